@@ -1,0 +1,1 @@
+//! cloud: see the module docs.

@@ -1,0 +1,1 @@
+//! fabric: see the module docs.

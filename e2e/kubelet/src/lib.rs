@@ -1,0 +1,1 @@
+//! kubelet: see the module docs.

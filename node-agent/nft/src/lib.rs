@@ -1,0 +1,1 @@
+//! nft: see the module docs.
