@@ -1,1 +1,3 @@
 //! node-agent
+
+pub mod table;

@@ -1,0 +1,284 @@
+//! The vocabulary in which compile says what the kernel shall hold: elements of our sets and maps, and their difference.
+//! Compile produces [`Elements`], the commit loop hands an [`ElementChange`] to a [`Dataplane`].
+//! Nothing here knows bytes, netlink or Kubernetes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+/// Address family; one table each (S-201).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// Table `ip onehop`.
+    V4,
+    /// Table `ip6 onehop`.
+    V6,
+}
+
+impl Family {
+    /// Both families, in the order in which they are committed.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address.
+    pub fn of(addr: IpAddr) -> Self {
+        if addr.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
+/// Transport protocol of a frontend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+/// One (address, protocol, port) that clients connect to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frontend {
+    /// Address of the Service: cluster IP, external IP or load balancer address.
+    pub addr: IpAddr,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Port as the client sees it.
+    pub port: u16,
+}
+
+/// A set or map of section 12.3; the same in both families.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SetId {
+    /// `cluster-ips` (S-212); key [`Key::Addr`], no data.
+    ClusterIps,
+    /// `other-cluster-ips` (S-289); key [`Key::Addr`], no data.
+    OtherClusterIps,
+    /// `nodeport-ips` (S-213); key [`Key::Addr`], no data.
+    NodePortIps,
+    /// `masq-frontends` (S-214); key [`Key::Frontend`], no data.
+    MasqFrontends,
+    /// `masq-nodeports` (S-214); key [`Key::NodePort`], no data.
+    MasqNodePorts,
+    /// `etp-local` (S-215); key [`Key::Frontend`], no data.
+    EtpLocal,
+    /// `etp-local-nodeports` (S-215); key [`Key::NodePort`], no data.
+    EtpLocalNodePorts,
+    /// `service-ips` (S-216); key [`Key::Frontend`], data class `N`.
+    ServiceIps,
+    /// `service-ips-local` (S-217); key [`Key::Frontend`], data class `L`.
+    ServiceIpsLocal,
+    /// `service-nodeports` (S-218); key [`Key::NodePort`], data class `Np`.
+    ServiceNodePorts,
+    /// `service-nodeports-local` (S-218); key [`Key::NodePort`], data class `Npl`.
+    ServiceNodePortsLocal,
+    /// `endpoints` (S-219); key [`Key::FrontendSlot`], data [`Data::Target`].
+    Endpoints,
+    /// `nodeport-endpoints` (S-220); key [`Key::NodePortSlot`], data [`Data::Target`].
+    NodePortEndpoints,
+    /// `no-endpoint-services` (S-221); key [`Key::Frontend`], data drop or reject.
+    NoEndpointServices,
+    /// `no-endpoint-nodeports` (S-221); key [`Key::NodePort`], data drop or reject.
+    NoEndpointNodePorts,
+    /// `hairpin` (S-222); key [`Key::Pair`], no data.
+    Hairpin,
+    /// `source-guarded` (S-223); key [`Key::Frontend`], no data.
+    SourceGuarded,
+    /// `source-allow` (S-224); key [`Key::Range`], no data.
+    SourceAllow,
+}
+
+/// Key of an element. Slot = scope x 65536 + index (S-208): scope 0 is the default list, scope 1 the Local list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// An address.
+    Addr(IpAddr),
+    /// Frontend key K.
+    Frontend(Frontend),
+    /// Node port key P.
+    NodePort {
+        /// Transport protocol.
+        protocol: Protocol,
+        /// The node port.
+        port: u16,
+    },
+    /// Slot of a frontend.
+    FrontendSlot(Frontend, u32),
+    /// Slot of a node port.
+    NodePortSlot {
+        /// Transport protocol.
+        protocol: Protocol,
+        /// The node port.
+        port: u16,
+        /// Scope x 65536 + index.
+        slot: u32,
+    },
+    /// Source and destination address.
+    Pair(IpAddr, IpAddr),
+    /// A source range that may use a frontend.
+    Range(Frontend, IpNet),
+}
+
+/// Data of a map element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Data {
+    /// Address and port of an endpoint.
+    Target(SocketAddr),
+    /// What the packet shall meet.
+    Verdict(Verdict),
+}
+
+/// Verdict of a verdict map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// `drop`.
+    Drop,
+    /// `goto reject-chain`.
+    Reject,
+    /// `goto` the class chain of a list with this many endpoints (at least 1).
+    Class(ClassKind, u16),
+}
+
+/// The four kinds of class chains (12.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ClassKind {
+    /// `n<N>`: frontend, default list.
+    N,
+    /// `l<N>`: frontend, Local list.
+    L,
+    /// `np<N>`: node port, default list.
+    Np,
+    /// `npl<N>`: node port, Local list.
+    Npl,
+}
+
+/// First slot of the Local list (scope 1, S-208).
+pub const LOCAL_SCOPE: u32 = 65_536;
+
+/// Most endpoints that one list may have (S-208).
+pub const MAX_LIST: usize = 65_535;
+
+/// Where an element lies.
+pub type ElementKey = (Family, SetId, Key);
+
+/// Everything both tables shall hold. The data is `None` in plain sets.
+pub type Elements = BTreeMap<ElementKey, Option<Data>>;
+
+/// What one commit shall do, in one transaction per family: take away first, then add.
+/// An element whose data changes is in both lists (S-227).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ElementChange {
+    /// Elements to add, with the data they shall have.
+    pub add: Elements,
+    /// Elements to remove.
+    pub remove: BTreeSet<ElementKey>,
+}
+
+impl ElementChange {
+    /// The change that leads from what the kernel holds to what it shall hold; empty when nothing differs (S-130).
+    pub fn between(kernel: &Elements, wanted: &Elements) -> Self {
+        let mut change = Self::default();
+        for (key, data) in wanted {
+            match kernel.get(key) {
+                Some(held) if held == data => {}
+                Some(_) => {
+                    change.remove.insert(*key);
+                    change.add.insert(*key, *data);
+                }
+                None => {
+                    change.add.insert(*key, *data);
+                }
+            }
+        }
+        change
+            .remove
+            .extend(kernel.keys().filter(|key| !wanted.contains_key(*key)));
+        change
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.add.is_empty() && self.remove.is_empty()
+    }
+
+    /// Brings a copy of the kernel's state to where it is after this change was committed.
+    pub fn apply(&self, kernel: &mut Elements) {
+        for key in &self.remove {
+            kernel.remove(key);
+        }
+        kernel.extend(self.add.iter().map(|(key, data)| (*key, *data)));
+    }
+}
+
+/// Why a commit did not (wholly) succeed.
+#[derive(Debug)]
+pub struct CommitFailure {
+    /// Elements the kernel refused, with the whole frontends they belong to (S-258). All else of the change is in the kernel.
+    /// Empty when nothing at all could be committed: read back before the next attempt (S-130).
+    pub refused: BTreeSet<ElementKey>,
+    /// What was tried and what came back.
+    pub message: String,
+    /// Whether another process owns the tables now (S-267): stay in standby.
+    pub standby: bool,
+}
+
+impl fmt::Display for CommitFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "commit: {} ({} elements refused)",
+            self.message,
+            self.refused.len()
+        )
+    }
+}
+
+impl std::error::Error for CommitFailure {}
+
+/// The kernel, or a stand-in of it in tests. Blocking; no call is made from an async task.
+pub trait Dataplane: Send {
+    /// Makes the skeleton (S-135), or takes over the one that is there, and reads what our sets and maps hold (S-121).
+    /// `None`: another agent holds the tables (S-267); nothing was changed, try again later.
+    fn read_back(&mut self) -> Result<Option<Elements>, CommitFailure>;
+
+    /// Commits a change. Each family is one transaction; a failing family does not stop the other (S-10).
+    fn commit(&mut self, change: &ElementChange) -> Result<(), CommitFailure>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s130_no_difference_no_change() {
+        let key = (
+            Family::V4,
+            SetId::ClusterIps,
+            Key::Addr(IpAddr::from([10, 96, 0, 1])),
+        );
+        let held = Elements::from([(key, None)]);
+        assert!(ElementChange::between(&held, &held).is_empty());
+    }
+
+    #[test]
+    fn s227_changed_data_is_delete_and_add() {
+        let frontend = Frontend {
+            addr: IpAddr::from([10, 96, 0, 1]),
+            protocol: Protocol::Tcp,
+            port: 80,
+        };
+        let key = (
+            Family::V4,
+            SetId::NoEndpointServices,
+            Key::Frontend(frontend),
+        );
+        let mut held = Elements::from([(key, Some(Data::Verdict(Verdict::Drop)))]);
+        let wanted = Elements::from([(key, Some(Data::Verdict(Verdict::Reject)))]);
+        let change = ElementChange::between(&held, &wanted);
+        assert!(change.remove.contains(&key) && change.add.contains_key(&key));
+        change.apply(&mut held);
+        assert_eq!(held, wanted);
+    }
+}

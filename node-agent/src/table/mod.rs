@@ -1,0 +1,4 @@
+//! Our two nftables tables: vocabulary of elements, layout of section 12, encoding.
+//! Called by compile (vocabulary) and commit (all of it).
+
+pub mod element;
