@@ -1,1 +1,75 @@
-//! fabric: see the module docs.
+//! The network of one test world: a VPC router, nodes with two interfaces and a CNI stand-in, clients, LB nodes and
+//! pods, each a network namespace joined to the router by a veth pair (fake-cloud.md section 8, harness.md 2 and 3).
+//!
+//! Worlds, the kubelet stand-in and the fake cloud call it. It never touches the host's network namespace: links are
+//! made inside the namespaces, sockets are opened on threads that joined them.
+
+// A harness aborts on a broken machine instead of carrying errors that nobody could handle.
+#![allow(clippy::missing_panics_doc)]
+
+mod client;
+mod drops;
+mod fabric;
+mod ip;
+mod lb;
+mod netns;
+mod node;
+mod ownership;
+mod process;
+mod router;
+mod tables;
+mod tag;
+
+pub use client::ClientNet;
+pub use drops::{Drop, DropReason};
+pub use fabric::{Fabric, FabricConfig};
+pub use lb::LbNet;
+pub use netns::Netns;
+pub use node::{NodeNet, PodNet};
+pub use ownership::{AddressEvent, AfterCooldown};
+pub use process::Child;
+pub use router::Router;
+pub use tag::{Leftovers, WorldTag, clean};
+
+/// What can go wrong while the network is built or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call or file of the kernel's refused; usually: not root, or a namespace that is gone.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried, on what.
+        what: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// `ip` answered with an error.
+    #[error("ip in {namespace}: {stderr}\nbatch was:\n{batch}")]
+    Ip {
+        /// Namespace in which it ran.
+        namespace: String,
+        /// The lines it was given.
+        batch: String,
+        /// What it said.
+        stderr: String,
+    },
+    /// nftables or conntrack refused.
+    #[error("nftables in {namespace}: {message}")]
+    Nft {
+        /// Namespace in which it ran.
+        namespace: String,
+        /// What was tried and what came back.
+        message: String,
+    },
+    /// The request makes no sense in this world.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+    let what = what.into();
+    move |source| Error::Io { what, source }
+}

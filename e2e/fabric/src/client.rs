@@ -1,0 +1,48 @@
+//! A client's namespace: one interface, one address, the router as its gateway (FC-85).
+
+use std::net::Ipv4Addr;
+
+use crate::Result;
+use crate::ip::Batch;
+use crate::netns::Netns;
+
+/// Somebody who calls: outside the VPC, or inside it without being a node.
+#[derive(Clone, Debug)]
+pub struct ClientNet {
+    pub(crate) ns: Netns,
+    pub(crate) address: Ipv4Addr,
+}
+
+impl ClientNet {
+    /// Its namespace.
+    pub fn netns(&self) -> &Netns {
+        &self.ns
+    }
+
+    /// Its only address.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+}
+
+/// Sets up `interface`, already cabled: everything but its own address lies behind `gateway`.
+pub(crate) fn single_homed(
+    ns: &Netns,
+    interface: &str,
+    address: Ipv4Addr,
+    gateway: Ipv4Addr,
+) -> Result<()> {
+    let mut batch = Batch::default();
+    batch
+        .line(format!("link set {interface} up"))
+        .line(format!(
+            "addr add {address}/24 dev {interface} noprefixroute"
+        ))
+        .line(format!(
+            "route add {gateway} dev {interface} scope link src {address}"
+        ))
+        .line(format!(
+            "route add default via {gateway} dev {interface} src {address}"
+        ));
+    batch.run(ns)
+}
