@@ -1,1 +1,27 @@
-//! nft: see the module docs.
+//! nf_tables over nfnetlink: typed batches, one datagram a transaction, read-back, notifications, connection tracking.
+//! Called by the node agent, and by the fabric and the load balancer nodes of the harness. Knows nothing of onehop.
+//! Blocking, no async; a socket belongs to the network namespace of the thread that opens it.
+
+pub mod batch;
+pub mod dump;
+pub mod error;
+pub mod expr;
+pub mod object;
+pub mod rule;
+pub mod socket;
+mod sys;
+pub mod value;
+mod wire;
+
+pub use batch::{Batch, OpIndex};
+pub use dump::{ChainInfo, Counter, RuleInfo, SetInfo, TableInfo};
+pub use error::{CommitError, DumpError, FailedOp};
+pub use expr::{CmpOp, CtDirection, Expr, Reg, SetRef, Verdict};
+pub use object::{
+    Base, Chain, ChainType, DataType, Element, ElementData, Family, FieldType, Hook, Policy, Set,
+    TABLE_OWNER, TABLE_PERSIST, Table,
+};
+pub use rule::{Field, Rule};
+pub use socket::Socket;
+pub use sys::{Buffer, kernel_version};
+pub use value::Value;
