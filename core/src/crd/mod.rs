@@ -1,0 +1,85 @@
+//! Our own Kubernetes objects, group `onehop.dev`, version `v1alpha1` (crd.md sections 2 to 4).
+//!
+//! Only types and their schemas. Readers accept what a later version may add: unknown fields are
+//! ignored and an unknown value of an enum reads as `Unknown` (K-11), which we never write.
+
+mod address_pool;
+mod load_balancer;
+mod node_targets;
+mod schema;
+
+pub use address_pool::{
+    AddressPool, AddressPoolSpec, AddressPoolStatus, AddressRange, ServiceAllocation,
+};
+pub use load_balancer::{
+    Address, CloudResource, HealthBy, HealthCheck, HealthProtocol, LastError, LoadBalancer,
+    LoadBalancerPort, LoadBalancerSpec, LoadBalancerStatus, Membership, MembershipPolicy,
+    PortCounts, ProviderKind, ProviderOption, Scheme, Summary, TargetMode,
+};
+pub use node_targets::{
+    AgentMode, ClusterFacts, Feature, FlowSources, LocalPort, NodeInstall, NodeTarget, NodeTargets,
+    NodeTargetsSpec, NodeTargetsStatus, ServiceRef, Tail, TargetHealth, TargetState, Vip, VipPort,
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Group of all our objects, prefix of our labels, annotations and finalizers.
+pub const GROUP: &str = "onehop.dev";
+/// Label of the install that an object belongs to (K-02).
+pub const INSTALL_LABEL: &str = "onehop.dev/install";
+/// Our finalizer on Services (K-03).
+pub const SERVICE_FINALIZER: &str = "onehop.dev/load-balancer";
+/// Our finalizer on `LoadBalancer` objects, until every target is unused.
+pub const TARGETS_FINALIZER: &str = "onehop.dev/targets";
+
+/// Condition of a `LoadBalancer`: the Service and its annotations make sense.
+pub const ACCEPTED: &str = "Accepted";
+/// Condition of a `LoadBalancer`: the cloud has what was asked for.
+pub const PROGRAMMED: &str = "Programmed";
+/// Condition of a `LoadBalancer`: every port has a target that can serve.
+pub const TARGETS_READY: &str = "TargetsReady";
+/// Condition of a `LoadBalancer`: it works, but something needs attention.
+pub const DEGRADED: &str = "Degraded";
+
+/// Which source address the target sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(inline)]
+pub enum ClientIp {
+    /// The client's.
+    #[default]
+    Preserve,
+    /// The load balancer's.
+    Snat,
+    /// The load balancer's, with the client's in a PROXY protocol header.
+    ProxyProtocol,
+    /// A value that this version does not know (K-11).
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+/// What a node does with new flows that arrive after its last endpoint left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(inline)]
+pub enum LateFlows {
+    /// Sends them to an endpoint on another node.
+    #[default]
+    Forward,
+    /// Drops them.
+    Drop,
+    /// A value that this version does not know (K-11).
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+/// The three definitions, in the order in which they are installed.
+pub fn definitions()
+-> [k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition; 3]
+{
+    use kube::CustomResourceExt;
+    [LoadBalancer::crd(), NodeTargets::crd(), AddressPool::crd()].map(schema::settled)
+}

@@ -1,0 +1,99 @@
+//! Schemas that the derive cannot make, and what the derived ones need for a real API server.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+/// Conditions as the API machinery defines them, keyed by their type.
+pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["lastTransitionTime", "message", "reason", "status", "type"],
+            "properties": {
+                "type": { "type": "string", "maxLength": 316 },
+                "status": { "type": "string", "enum": ["True", "False", "Unknown"] },
+                "reason": { "type": "string", "minLength": 1, "maxLength": 1024 },
+                "message": { "type": "string", "maxLength": 32768 },
+                "lastTransitionTime": { "type": "string", "format": "date-time" },
+                "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0 }
+            }
+        }
+    })
+}
+
+/// A list of label selectors as the API machinery defines them.
+pub(super) fn label_selectors(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": {
+            "type": "object",
+            "x-kubernetes-map-type": "atomic",
+            "properties": {
+                "matchLabels": { "type": "object", "additionalProperties": { "type": "string" } },
+                "matchExpressions": {
+                    "type": "array",
+                    "x-kubernetes-list-type": "atomic",
+                    "items": {
+                        "type": "object",
+                        "required": ["key", "operator"],
+                        "properties": {
+                            "key": { "type": "string" },
+                            "operator": { "type": "string" },
+                            "values": {
+                                "type": "array",
+                                "x-kubernetes-list-type": "atomic",
+                                "items": { "type": "string" }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// The definition with what a server would warn about taken out of its schemas.
+pub(super) fn settled(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    for version in &mut crd.spec.versions {
+        if let Some(schema) = version
+            .schema
+            .as_mut()
+            .and_then(|s| s.open_api_v3_schema.as_mut())
+        {
+            settle(schema);
+        }
+    }
+    crd
+}
+
+/// Optional fields are left out, never null, and `uint16` and its like are formats of Rust's, not
+/// of `OpenAPI`: the bounds beside them say the same.
+fn settle(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    if schema
+        .format
+        .as_deref()
+        .is_some_and(|f| f.starts_with("uint"))
+    {
+        let bound = match schema.format.take().as_deref() {
+            Some("uint16") => Some(f64::from(u16::MAX)),
+            Some("uint32") => Some(f64::from(u32::MAX)),
+            _ => None,
+        };
+        schema.maximum = schema.maximum.or(bound);
+    }
+    for property in schema.properties.iter_mut().flat_map(|p| p.values_mut()) {
+        settle(property);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        settle(items);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        settle(values);
+    }
+}

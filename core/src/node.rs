@@ -1,0 +1,136 @@
+//! Typed view of a Node: what target choice, selection and node health need of it, nothing else.
+//!
+//! Built once where the watch delivers the object; equality of views tells whether a change of the
+//! Node (a heartbeat, say) concerns us at all (S-42).
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Node;
+
+use crate::id::{Cidr, IpFamily, NodeName, Zone};
+use crate::time::Time;
+
+/// Label that names a node's zone.
+pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// Label that keeps a node out of every load balancer.
+pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// A Node as the rules see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeView {
+    /// Its name.
+    pub name: NodeName,
+    /// Its UID: tells a node from a later one with the same name.
+    pub uid: String,
+    /// Its zone; `None` for a missing or empty label, which never matches a hint (S-46).
+    pub zone: Option<Zone>,
+    /// Addresses in the object's order, internal ones first.
+    pub addresses: Vec<IpAddr>,
+    /// Ranges from which its pods take their addresses.
+    pub pod_cidrs: Vec<Cidr>,
+    /// The cloud's identifier of the machine (`spec.providerID`), empty if not set.
+    pub provider_id: String,
+    /// Whether the condition `Ready` is `True`.
+    pub ready: bool,
+    /// Whether it carries [`EXCLUDE_LABEL`].
+    pub excluded: bool,
+    /// Whether new pods are kept away (`spec.unschedulable`).
+    pub unschedulable: bool,
+    /// Its taints.
+    pub taints: Vec<Taint>,
+    /// When its deletion was asked for.
+    pub deleted: Option<Time>,
+}
+
+/// A taint of a node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Taint {
+    /// The key.
+    pub key: String,
+    /// The value, empty if not set.
+    pub value: String,
+    /// The effect, such as `NoSchedule`.
+    pub effect: String,
+}
+
+impl NodeView {
+    /// The view of a Node. Total: whatever is missing or unreadable is absent in the view.
+    pub fn of(node: &Node) -> Self {
+        let meta = &node.metadata;
+        let spec = node.spec.as_ref();
+        let labels = meta.labels.as_ref();
+        let zone = labels
+            .and_then(|l| l.get(ZONE_LABEL))
+            .filter(|z| !z.is_empty());
+        Self {
+            name: meta.name.as_deref().unwrap_or_default().into(),
+            uid: meta.uid.clone().unwrap_or_default(),
+            zone: zone.map(|z| Zone::new(z)),
+            addresses: addresses(node),
+            pod_cidrs: spec.map(pod_cidrs).unwrap_or_default(),
+            provider_id: spec.and_then(|s| s.provider_id.clone()).unwrap_or_default(),
+            ready: is_ready(node),
+            excluded: labels.is_some_and(|l| l.contains_key(EXCLUDE_LABEL)),
+            unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or(false),
+            taints: spec
+                .and_then(|s| s.taints.as_deref())
+                .unwrap_or_default()
+                .iter()
+                .map(taint)
+                .collect(),
+            deleted: meta.deletion_timestamp.as_ref().map(Time::from),
+        }
+    }
+
+    /// The primary address of a family: where NodePorts answer by default (S-27).
+    pub fn primary_address(&self, family: IpFamily) -> Option<IpAddr> {
+        self.addresses
+            .iter()
+            .copied()
+            .find(|a| IpFamily::of(*a) == family)
+    }
+
+    /// Whether it carries a taint with this key.
+    pub fn has_taint(&self, key: &str) -> bool {
+        self.taints.iter().any(|t| t.key == key)
+    }
+}
+
+fn addresses(node: &Node) -> Vec<IpAddr> {
+    let listed = node
+        .status
+        .as_ref()
+        .and_then(|s| s.addresses.as_deref())
+        .unwrap_or_default();
+    let of_type = |wanted: &'static str| {
+        listed
+            .iter()
+            .filter(move |a| a.type_ == wanted)
+            .filter_map(|a| a.address.parse().ok())
+    };
+    of_type("InternalIP").chain(of_type("ExternalIP")).collect()
+}
+
+fn pod_cidrs(spec: &k8s_openapi::api::core::v1::NodeSpec) -> Vec<Cidr> {
+    let listed = spec.pod_cidrs.as_deref().unwrap_or_default();
+    listed.iter().filter_map(|c| c.parse().ok()).collect()
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|s| s.conditions.as_deref())
+        .unwrap_or_default();
+    conditions
+        .iter()
+        .any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+fn taint(taint: &k8s_openapi::api::core::v1::Taint) -> Taint {
+    Taint {
+        key: taint.key.clone(),
+        value: taint.value.clone().unwrap_or_default(),
+        effect: taint.effect.clone(),
+    }
+}
