@@ -1,0 +1,129 @@
+//! The manifests that scenarios apply, as a user would write them.
+
+use serde_json::{Value, json};
+
+/// How a pod's server behaves when it is told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnTerm {
+    /// Exits at once, as most servers do.
+    Exit,
+    /// Accepts for this many seconds more.
+    ServeSeconds(u32),
+}
+
+impl OnTerm {
+    fn argument(self) -> String {
+        match self {
+            Self::Exit => "exit".into(),
+            Self::ServeSeconds(s) => format!("serve:{s}s"),
+        }
+    }
+}
+
+/// The port that pods' servers listen on, TCP and UDP.
+pub const POD_PORT: u16 = 8080;
+
+/// A Deployment of `pod-server` (harness.md section 7: 25 % surge, 25 % unavailable).
+pub fn deployment(name: &str, replicas: u32, on_term: OnTerm) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": pod_spec(on_term)},
+        },
+    })
+}
+
+/// A single Pod on a given node.
+pub fn pod(name: &str, app: &str, node: &str, on_term: OnTerm) -> Value {
+    let mut spec = pod_spec(on_term);
+    spec["nodeName"] = json!(node);
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": app}},
+        "spec": spec,
+    })
+}
+
+fn pod_spec(on_term: OnTerm) -> Value {
+    json!({
+        "terminationGracePeriodSeconds": 30,
+        "containers": [{
+            "name": "server", "image": "pod-server",
+            "args": ["--tcp", POD_PORT.to_string(), "--udp", POD_PORT.to_string(), "--on-term", on_term.argument()],
+            "ports": [
+                {"name": "tcp", "containerPort": POD_PORT, "protocol": "TCP"},
+                {"name": "udp", "containerPort": POD_PORT, "protocol": "UDP"},
+            ],
+            "readinessProbe": {"tcpSocket": {"port": POD_PORT}, "periodSeconds": 1},
+        }],
+    })
+}
+
+/// A Service of our local class, proxied by our agent, with TCP 80 and UDP 80 to the pods' port.
+#[derive(Clone, Debug)]
+pub struct ServiceManifest(Value);
+
+impl ServiceManifest {
+    /// A LoadBalancer Service for the pods of `app`.
+    pub fn load_balancer(name: &str, app: &str) -> Self {
+        Self::cluster_ip(name, app)
+            .with("type", json!("LoadBalancer"))
+            .with("loadBalancerClass", json!("onehop.dev/local"))
+    }
+
+    /// A ClusterIP Service for the pods of `app`.
+    pub fn cluster_ip(name: &str, app: &str) -> Self {
+        Self(json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "name": name, "namespace": "default",
+                "labels": {"service.kubernetes.io/service-proxy-name": "onehop"},
+            },
+            "spec": {
+                "selector": {"app": app},
+                "ports": [
+                    {"name": "tcp", "port": 80, "protocol": "TCP", "targetPort": POD_PORT},
+                    {"name": "udp", "port": 80, "protocol": "UDP", "targetPort": POD_PORT},
+                ],
+            },
+        }))
+    }
+
+    /// Sets a field of the spec.
+    #[must_use]
+    pub fn with(mut self, field: &str, value: Value) -> Self {
+        self.0["spec"][field] = value;
+        self
+    }
+
+    /// Sets an annotation.
+    #[must_use]
+    pub fn annotated(mut self, key: &str, value: &str) -> Self {
+        self.0["metadata"]["annotations"][key] = json!(value);
+        self
+    }
+
+    /// Without node ports: the load balancer's targets are pods.
+    #[must_use]
+    pub fn pod_mode(self) -> Self {
+        self.with("allocateLoadBalancerNodePorts", json!(false))
+    }
+
+    /// The manifest.
+    pub fn json(self) -> Value {
+        self.0
+    }
+}
+
+/// The pool that the local provider's addresses come from.
+pub fn address_pool(name: &str, addresses: &str) -> Value {
+    json!({
+        "apiVersion": "onehop.dev/v1alpha1", "kind": "AddressPool",
+        "metadata": {"name": name},
+        "spec": {"addresses": [addresses]},
+    })
+}
