@@ -1,7 +1,7 @@
 //! What the router drops, packet by packet, read through NFLOG (FC-72, FC-73).
 //!
 //! nftables' `log` to the kernel log is mute in child namespaces; an nflog group is not. The reader is a thread of
-//! the router's namespace; it knows the five numbers of nfnetlink_log that it needs and nothing else of netlink.
+//! the router's namespace; it knows the numbers of `nfnetlink_log` that it needs and nothing else of netlink.
 
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;

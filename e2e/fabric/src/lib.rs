@@ -8,6 +8,7 @@
 #![allow(clippy::missing_panics_doc)]
 
 mod client;
+mod counters;
 mod drops;
 mod fabric;
 mod ip;
@@ -21,6 +22,7 @@ mod tables;
 mod tag;
 
 pub use client::ClientNet;
+pub use counters::{Count, Hook, HopCounters, HopMatch};
 pub use drops::{Drop, DropReason};
 pub use fabric::{Fabric, FabricConfig};
 pub use lb::LbNet;

@@ -240,7 +240,9 @@ fn start_worker(name: &str, file: &Arc<File>) -> Result<(mpsc::Sender<Job>, Join
             let ok = outcome.is_ok();
             let _ = joined.send(outcome);
             if ok {
-                queue.into_iter().for_each(|job| job());
+                for job in queue {
+                    job();
+                }
             }
         })
         .map_err(io(format!("start the thread of {name}")))?;

@@ -77,7 +77,7 @@ impl Processes {
         joined(thread)
     }
 
-    /// Kills every process of the world. They are gone, or zombies of their owners, when this returns.
+    /// Kills every process of the world. They end at once, but not before this returns; their owners reap them.
     pub(crate) fn end(&self) {
         let init = self
             .init

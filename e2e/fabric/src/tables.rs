@@ -1,34 +1,283 @@
-//! Packet rules of the router and of the CNI stand-in. Still to come: for now every packet passes.
-use crate::netns::Netns;
-use crate::{Result, drops::DropReason};
+//! Packet rules of the router (source check, owners, way back) and of the CNI stand-in.
+//!
+//! All are map-only: ownership is an element, never a rule. Called by [`crate::Router`] and [`crate::NodeNet`].
+
 use std::net::Ipv4Addr;
-pub(crate) struct RouterTable;
+
+use onehop_nft::expr::{CT_STATE_NEW, FIB_DADDR, FIB_LOCAL, FibResult};
+use onehop_nft::{
+    Batch, Chain, ChainType, CmpOp, CtDirection, Element, Expr, Field, FieldType, Hook, Reg, Rule,
+    Set, Socket, Table, Value,
+};
+
+use crate::drops::{DropReason, GROUP};
+use crate::netns::Netns;
+use crate::{Error, Result};
+
+const RAW: i32 = -300;
+const MANGLE: i32 = -150;
+
+/// The router's table, `ip fabric`.
+pub(crate) struct RouterTable {
+    ns: Netns,
+}
+
+/// `(port, source)` pairs that may pass.
+const OWNED: &str = "owned";
+/// Ports whose sources are not checked.
+const UNCHECKED: &str = "unchecked";
+/// Destinations that some port owns.
+const REACHABLE: &str = "reachable";
+const LB_ADDRESSES: &str = "lb-addresses";
+const LB_PORTS: &str = "lb-ports";
+
 impl RouterTable {
-    pub(crate) fn create(_ns: &Netns) -> Result<Self> {
-        Ok(Self)
+    pub(crate) fn create(ns: &Netns) -> Result<Self> {
+        let table = Self { ns: ns.clone() };
+        let mut batch = Batch::new();
+        let of = Self::table();
+        batch.add_table(&of, 0, None);
+        batch.add_set(&of, &Set::new(OWNED, &[FieldType::IFNAME, FieldType::IPV4]));
+        for (name, field) in [
+            (UNCHECKED, FieldType::IFNAME),
+            (REACHABLE, FieldType::IPV4),
+            (LB_ADDRESSES, FieldType::IPV4),
+            (LB_PORTS, FieldType::IFNAME),
+        ] {
+            batch.add_set(&of, &Set::new(name, &[field]));
+        }
+        add_checks(&mut batch);
+        add_way_back(&mut batch);
+        table.commit("make the router's table", batch)?;
+        Ok(table)
     }
-    pub(crate) fn drop_count(&self, _r: DropReason) -> Result<u64> {
-        Ok(0)
+
+    /// Packets dropped for `reason` since the start.
+    pub(crate) fn drop_count(&self, reason: DropReason) -> Result<u64> {
+        let chain = match reason {
+            DropReason::SrcCheckDrop => "source-check",
+            DropReason::NoOwner => "destination-check",
+        };
+        let counted = self.ns.run(move || {
+            let mut socket = Socket::open().map_err(|e| e.to_string())?;
+            socket
+                .rule_counter(&Self::table(), chain, reason.word())
+                .map_err(|e| e.to_string())
+        });
+        counted
+            .map(|c| c.packets)
+            .map_err(|e| self.error(&format!("count {}: {e}", reason.word())))
     }
-    pub(crate) fn add_lb_address(&self, _a: Ipv4Addr) -> Result<()> {
-        Ok(())
+
+    /// Makes `port` the one owner of `address`.
+    pub(crate) fn own(&self, address: Ipv4Addr, port: &str, last: Option<&str>) -> Result<()> {
+        let mut batch = Batch::new();
+        if let Some(last) = last {
+            batch.del_elements(&Self::table(), OWNED, [owned(last, address)]);
+        }
+        batch.add_elements(&Self::table(), OWNED, [owned(port, address)]);
+        batch.add_elements(&Self::table(), REACHABLE, [host(address)]);
+        self.commit("add an owner", batch)
     }
-    pub(crate) fn remove_lb_address(&self, _a: Ipv4Addr) -> Result<()> {
-        Ok(())
+
+    pub(crate) fn disown(&self, address: Ipv4Addr, port: &str) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.del_elements(&Self::table(), OWNED, [owned(port, address)]);
+        batch.del_elements(&Self::table(), REACHABLE, [host(address)]);
+        self.commit("remove an owner", batch)
     }
-    pub(crate) fn set_source_check(&self, _p: &str, _on: bool) -> Result<()> {
-        Ok(())
+
+    pub(crate) fn set_source_check(&self, port: &str, on: bool) -> Result<()> {
+        let mut batch = Batch::new();
+        if on {
+            batch.destroy_elements(&Self::table(), UNCHECKED, [interface(port)]);
+        } else {
+            batch.add_elements(&Self::table(), UNCHECKED, [interface(port)]);
+        }
+        self.commit("switch a source check", batch)
     }
-    pub(crate) fn add_lb_port(&self, _p: &str, _m: u32) -> Result<()> {
-        Ok(())
+
+    pub(crate) fn add_lb_address(&self, address: Ipv4Addr) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.add_elements(&Self::table(), LB_ADDRESSES, [host(address)]);
+        self.commit("add an LB address", batch)
     }
-    pub(crate) fn own(&self, _a: Ipv4Addr, _p: &str, _l: Option<&str>) -> Result<()> {
-        Ok(())
+
+    pub(crate) fn remove_lb_address(&self, address: Ipv4Addr) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.del_elements(&Self::table(), LB_ADDRESSES, [host(address)]);
+        self.commit("remove an LB address", batch)
     }
-    pub(crate) fn disown(&self, _a: Ipv4Addr, _p: &str) -> Result<()> {
-        Ok(())
+
+    /// Flows that begin on this port get `mark`, and their replies are routed by it.
+    pub(crate) fn add_lb_port(&self, port: &str, mark: u32) -> Result<()> {
+        let of = Self::table();
+        let mut batch = Batch::new();
+        batch.add_elements(&of, LB_PORTS, [interface(port)]);
+        batch.add_rule(
+            &of,
+            "from-lb",
+            &Rule::ip()
+                .iifname(port)
+                .ct_state(CT_STATE_NEW)
+                .set_ct_mark(0, mark),
+        );
+        self.commit("add an LB port", batch)
+    }
+
+    fn table() -> Table {
+        Table::ip("fabric")
+    }
+
+    fn commit(&self, what: &str, batch: Batch) -> Result<()> {
+        commit(&self.ns, what, batch)
+    }
+
+    fn error(&self, message: &str) -> Error {
+        Error::Nft {
+            namespace: self.ns.name().to_owned(),
+            message: message.to_owned(),
+        }
     }
 }
-pub(crate) fn create_cni(_ns: &Netns, _p: &str, _m: u32) -> Result<()> {
-    Ok(())
+
+/// Raw priority: who may send as whom, and whether the destination lives anywhere.
+fn add_checks(batch: &mut Batch) {
+    let of = RouterTable::table();
+    batch.add_chain(
+        &of,
+        &Chain::base("check", ChainType::Filter, Hook::Prerouting, RAW),
+    );
+    for chain in ["source-check", "destination-check", "tracking"] {
+        batch.add_chain(&of, &Chain::regular(chain));
+    }
+    let dropped = |reason: DropReason| {
+        Rule::ip()
+            .comment(reason.word())
+            .counter()
+            .nflog(GROUP, reason.word())
+            .drop()
+    };
+    batch.add_rule(&of, "check", &Rule::ip().jump("source-check"));
+    batch.add_rule(&of, "check", &Rule::ip().jump("destination-check"));
+    batch.add_rule(&of, "check", &Rule::ip().jump("tracking"));
+    batch.add_rule(
+        &of,
+        "source-check",
+        &Rule::ip()
+            .in_set(&[Field::IifName, Field::Saddr], OWNED)
+            .ret(),
+    );
+    batch.add_rule(
+        &of,
+        "source-check",
+        &Rule::ip().in_set(&[Field::IifName], UNCHECKED).ret(),
+    );
+    batch.add_rule(&of, "source-check", &dropped(DropReason::SrcCheckDrop));
+    batch.add_rule(
+        &of,
+        "destination-check",
+        &Rule::ip().in_set(&[Field::Daddr], REACHABLE).ret(),
+    );
+    batch.add_rule(&of, "destination-check", &dropped(DropReason::NoOwner));
+    // A flow through an LB node crosses the router twice. In vip mode both crossings have the same tuple, so only
+    // the second one, between LB node and target, is tracked; the first, between client and LB node, needs no memory.
+    batch.add_rule(
+        &of,
+        "tracking",
+        &Rule::ip()
+            .in_set(&[Field::IifName], LB_PORTS)
+            .in_set(&[Field::Saddr], LB_ADDRESSES)
+            .notrack(),
+    );
+    batch.add_rule(
+        &of,
+        "tracking",
+        &Rule::ip()
+            .not_in_set(&[Field::IifName], LB_PORTS)
+            .in_set(&[Field::Daddr], LB_ADDRESSES)
+            .notrack(),
+    );
+}
+
+/// After the source check: replies of flows that an LB node forwarded go back through that LB node, whatever their
+/// destination (FC-63).
+fn add_way_back(batch: &mut Batch) {
+    let of = RouterTable::table();
+    batch.add_chain(
+        &of,
+        &Chain::base("way-back", ChainType::Filter, Hook::Prerouting, MANGLE),
+    );
+    batch.add_chain(&of, &Chain::regular("from-lb"));
+    batch.add_rule(
+        &of,
+        "way-back",
+        &Rule::ip()
+            .in_set(&[Field::IifName], LB_PORTS)
+            .goto("from-lb"),
+    );
+    batch.add_rule(
+        &of,
+        "way-back",
+        &Rule::ip()
+            .ct_direction(CtDirection::Reply)
+            .cmp(Field::CtMark, CmpOp::Neq, Value::new().u32_host(0))
+            .mark_from_ct(u32::MAX),
+    );
+}
+
+/// The CNI stand-in of a node: flows that came in by the primary interface for a node address keep it as their way
+/// back. Table `ip cni`.
+pub(crate) fn create_cni(node: &Netns, primary: &str, mark: u32) -> Result<()> {
+    let of = Table::ip("cni");
+    let mut batch = Batch::new();
+    batch.add_table(&of, 0, None);
+    batch.add_chain(
+        &of,
+        &Chain::base("prerouting", ChainType::Filter, Hook::Prerouting, MANGLE),
+    );
+    let local = Expr::Cmp {
+        sreg: Reg(0),
+        op: CmpOp::Eq,
+        data: Value::new().u32_host(FIB_LOCAL),
+    };
+    let to_node = Rule::ip()
+        .iifname(primary)
+        .push(Expr::Fib {
+            dreg: Reg(0),
+            result: FibResult::AddrType,
+            flags: FIB_DADDR,
+        })
+        .push(local)
+        .set_ct_mark(!mark, mark);
+    batch.add_rule(&of, "prerouting", &to_node);
+    let from_pod = Rule::ip()
+        .iifname("veth*")
+        .masked(Field::CtMark, mark, CmpOp::Eq, mark)
+        .set_mark(!mark, mark);
+    batch.add_rule(&of, "prerouting", &from_pod);
+    commit(node, "make the CNI stand-in's table", batch)
+}
+
+pub(crate) fn commit(ns: &Netns, what: &str, batch: Batch) -> Result<()> {
+    ns.run(move || {
+        let mut socket = Socket::open().map_err(|e| e.to_string())?;
+        socket.commit(&batch).map_err(|e| e.to_string())
+    })
+    .map_err(|message| Error::Nft {
+        namespace: ns.name().to_owned(),
+        message: format!("{what}: {message}"),
+    })
+}
+
+fn owned(port: &str, address: Ipv4Addr) -> Element {
+    Element::key(Value::new().ifname(port).addr(address.into()))
+}
+
+fn host(address: Ipv4Addr) -> Element {
+    Element::key(Value::new().addr(address.into()))
+}
+
+fn interface(name: &str) -> Element {
+    Element::key(Value::new().ifname(name))
 }

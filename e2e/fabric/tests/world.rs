@@ -1,45 +1,12 @@
 //! The fabric's own proof: worlds come up, packets cross, worlds go without a trace.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+mod common;
+
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use e2e_fabric::{Fabric, FabricConfig, Netns, NodeNet, PodNet, WorldTag};
-
-const TIMEOUT: Duration = Duration::from_secs(2);
-
-fn world() -> Fabric {
-    Fabric::new(WorldTag::new().unwrap(), FabricConfig::default()).unwrap()
-}
-
-/// Serves one connection in `ns` and answers with the peer it saw.
-fn serve_once(ns: &Netns, at: SocketAddr) -> std::thread::JoinHandle<SocketAddr> {
-    let listener = ns.tcp_listener(at).unwrap();
-    std::thread::spawn(move || {
-        let (mut stream, peer) = listener.accept().unwrap();
-        stream.write_all(peer.to_string().as_bytes()).unwrap();
-        peer
-    })
-}
-
-/// Connects and reads to the end.
-fn call(from: &Netns, to: SocketAddr) -> String {
-    let mut stream = from.tcp_connect(to, TIMEOUT).unwrap();
-    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-fn at(address: Ipv4Addr, port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(address), port)
-}
-
-fn names() -> String {
-    let out = Command::new("ip").args(["netns", "list"]).output().unwrap();
-    String::from_utf8(out.stdout).unwrap()
-}
+use common::{at, call_tcp, call_udp, namespaces, serve_once, world};
+use e2e_fabric::{DropReason, Fabric, Netns, NodeNet, PodNet, clean};
 
 #[tokio::test]
 async fn fc70_pods_nodes_and_clients_reach_each_other_with_their_own_sources() {
@@ -50,29 +17,52 @@ async fn fc70_pods_nodes_and_clients_reach_each_other_with_their_own_sources() {
         b.add_pod("web-2", None).unwrap(),
     );
     let pod_a2 = a.add_pod("web-3", None).unwrap();
-    let client = fabric.add_client("outside", true).unwrap();
-    let pairs: [(&Netns, Ipv4Addr, &PodNet); 6] = [
-        (pod_a.netns(), pod_a.address(), &pod_b),
-        (pod_a.netns(), pod_a.address(), &pod_a2),
-        (a.netns(), a.address(), &pod_a),
-        (a.netns(), a.address(), &pod_b),
-        (client.netns(), client.address(), &pod_b),
-        (client.netns(), client.address(), &pod_a),
+    let outside = fabric.add_client("outside", true).unwrap();
+    let inside = fabric.add_client("inside", false).unwrap();
+    let pairs: [(&Netns, Ipv4Addr, &Netns, Ipv4Addr); 8] = [
+        (
+            pod_a.netns(),
+            pod_a.address(),
+            pod_b.netns(),
+            pod_b.address(),
+        ),
+        (
+            pod_a.netns(),
+            pod_a.address(),
+            pod_a2.netns(),
+            pod_a2.address(),
+        ),
+        (a.netns(), a.address(), pod_a.netns(), pod_a.address()),
+        (a.netns(), a.address(), pod_b.netns(), pod_b.address()),
+        (
+            outside.netns(),
+            outside.address(),
+            pod_b.netns(),
+            pod_b.address(),
+        ),
+        (
+            inside.netns(),
+            inside.address(),
+            pod_a.netns(),
+            pod_a.address(),
+        ),
+        (pod_a.netns(), pod_a.address(), b.netns(), b.address()),
+        (pod_a.netns(), pod_a.address(), a.netns(), a.address()),
     ];
-    for (port, (from, source, to)) in (8000..).zip(pairs) {
-        let server = serve_once(to.netns(), at(to.address(), port));
-        call(from, at(to.address(), port));
+    for (port, (from, source, to, address)) in (8000..).zip(pairs) {
+        let _servers = serve_once(to, at(address, port));
+        let what = format!("FC-70 from {} to {}", from.name(), to.name());
+        assert_eq!(call_tcp(from, at(address, port)).ip(), source, "tcp {what}");
+        assert_eq!(call_udp(from, at(address, port)).ip(), source, "udp {what}");
+    }
+    for reason in [DropReason::SrcCheckDrop, DropReason::NoOwner] {
         assert_eq!(
-            server.join().unwrap().ip(),
-            source,
-            "FC-70 from {} to {}",
-            from.name(),
-            to.name()
+            fabric.router().drop_count(reason).unwrap(),
+            0,
+            "{:?}",
+            fabric.router().drops()
         );
     }
-    let host_server = serve_once(b.netns(), at(b.address(), 9000));
-    call(pod_a.netns(), at(b.address(), 9000));
-    assert_eq!(host_server.join().unwrap().ip(), pod_a.address());
 }
 
 #[tokio::test]
@@ -89,14 +79,72 @@ async fn processes_and_names_go_with_the_world_and_parallel_worlds_do_not_meet()
     command.arg("600").stdin(Stdio::null());
     let mut child = pod_one.netns().spawn(command).unwrap();
     let (tag_one, tag_two) = (one.tag().clone(), two.tag().clone());
-    assert!(names().contains(tag_one.as_str()));
+    assert!(namespaces().contains(tag_one.as_str()));
     drop(one);
     // Killed with the PID namespace's init, not by us.
     child.wait().await.unwrap();
-    assert!(!names().contains(tag_one.as_str()));
-    let server = serve_once(pod_two.netns(), at(pod_two.address(), 80));
-    call(pod_two.netns(), at(pod_two.address(), 80));
-    server.join().unwrap();
+    assert!(!namespaces().contains(tag_one.as_str()));
+    let _servers = serve_once(pod_two.netns(), at(pod_two.address(), 80));
+    call_tcp(pod_two.netns(), at(pod_two.address(), 80));
     drop((node_one, pod_one, pod_two, two));
-    assert!(!names().contains(tag_two.as_str()));
+    assert!(!namespaces().contains(tag_two.as_str()));
+}
+
+#[test]
+fn a_killed_run_leaves_no_process_and_the_cleaner_removes_its_namespaces_only() {
+    // This test's own binary plays the run that is killed.
+    let me = std::env::current_exe().unwrap();
+    let mut run = Command::new(me)
+        .args([
+            "--exact",
+            "helper_that_waits_to_be_killed",
+            "--ignored",
+            "--nocapture",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(run.stdout.take().unwrap()));
+    let line = lines
+        .find_map(|line| {
+            line.unwrap()
+                .split_once("WORLD ")
+                .map(|(_, w)| w.to_owned())
+        })
+        .unwrap();
+    let (tag, pid) = line.split_once(' ').unwrap();
+    assert!(
+        clean(true).unwrap().alive.iter().any(|t| t == tag),
+        "a live world"
+    );
+    run.kill().unwrap();
+    run.wait().unwrap();
+    common::eventually("the pod's process is gone", || {
+        !std::path::Path::new("/proc").join(pid).exists()
+    });
+    let removed = clean(false).unwrap();
+    assert!(
+        removed.namespaces.iter().any(|n| n.starts_with(tag)),
+        "{removed:?}"
+    );
+    assert!(!namespaces().contains(tag));
+    assert!(
+        !clean(true)
+            .unwrap()
+            .namespaces
+            .iter()
+            .any(|n| n.starts_with(tag))
+    );
+}
+
+#[tokio::test]
+#[ignore = "started as a process by the test above, which kills it"]
+async fn helper_that_waits_to_be_killed() {
+    let fabric = world();
+    let pod = fabric.add_node("a").unwrap().add_pod("web", None).unwrap();
+    let mut command = Command::new("sleep");
+    command.arg("60").stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = pod.netns().spawn(command).unwrap();
+    println!("WORLD {} {}", fabric.tag().as_str(), child.id().unwrap());
+    child.wait().await.unwrap();
 }
