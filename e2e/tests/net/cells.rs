@@ -1,0 +1,79 @@
+//! Which address the server sees: {ClusterIP, NodePort, LB} × {Cluster, Local} × five places to ask from (harness.md section 7).
+//!
+//! One pod serves, on node `a`. The table is the expectation; each cell is asked over TCP and over UDP.
+
+use crate::support::{Place, Seen, world_with_pod_on_a};
+use onehop_e2e::{traffic::Transport, world::ServiceManifest};
+use serde_json::json;
+
+/// What a client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frontend {
+    ClusterIp,
+    /// The node port on the address of the node that has the pod.
+    NodePortA,
+    /// The node port on the address of the node that has none.
+    NodePortB,
+    LoadBalancer,
+}
+
+use Frontend::{ClusterIp, LoadBalancer, NodePortA, NodePortB};
+use Place::{NodeA, NodeB, Outside, PodOnA, PodOnB};
+use Seen::{Client, Dropped, LbChosenNode, NodeAAddress, NodeBAddress};
+
+/// Policy Cluster: ClusterIP keeps the pods' addresses (S-60), everything external is masqueraded by the node that
+/// translates (S-62). A client outside has no way to a ClusterIP: the fabric has no owner for it.
+const CLUSTER: &[(Frontend, [Seen; 5])] = &[
+    //               outside       pod on a      pod on b      node a        node b
+    (ClusterIp, [Dropped, Client, Client, NodeAAddress, NodeBAddress]),
+    (NodePortA, [NodeAAddress, NodeAAddress, NodeAAddress, NodeAAddress, NodeAAddress]),
+    (NodePortB, [NodeBAddress, NodeBAddress, NodeBAddress, NodeBAddress, NodeBAddress]),
+    (LoadBalancer, [LbChosenNode, NodeAAddress, NodeBAddress, NodeAAddress, NodeBAddress]),
+];
+
+/// Policy Local: clients outside keep their address and reach local pods only (S-63c, S-55); pods and node processes are
+/// served from the Cluster list, pods with their own address (S-63a), node processes masqueraded (S-63b). ClusterIP
+/// with internal policy Local is dropped where there is no local pod (S-49). A node process that asks another node is
+/// an outside client there. A pod on `a` that asks `b`'s node port is translated by `b` without masquerade (S-65) to a
+/// pod on its own node, whose answer never passes `b` again: no translation back, no connection.
+const LOCAL: &[(Frontend, [Seen; 5])] = &[
+    //               outside   pod on a  pod on b  node a        node b
+    (ClusterIp, [Dropped, Client, Dropped, NodeAAddress, Dropped]),
+    (NodePortA, [Client, Client, Client, NodeAAddress, Client]),
+    (NodePortB, [Dropped, Dropped, Client, Dropped, NodeBAddress]),
+    (LoadBalancer, [Client, Client, Client, NodeAAddress, NodeBAddress]),
+];
+
+const PLACES: [Place; 5] = [Outside, PodOnA, PodOnB, NodeA, NodeB];
+
+async fn check(policy: &str, table: &[(Frontend, [Seen; 5])]) -> anyhow::Result<()> {
+    let world = world_with_pod_on_a().await?;
+    let service = ServiceManifest::load_balancer("web", "web")
+        .with("externalTrafficPolicy", json!(policy))
+        .with("internalTrafficPolicy", json!(policy));
+    let service = world.serve(service).await?;
+    let mut wrong = Vec::new();
+    for (frontend, row) in table {
+        for (place, expected) in PLACES.iter().zip(row) {
+            for transport in [Transport::Tcp, Transport::Udp] {
+                let address = service.address(*frontend, transport);
+                let seen = world.ask_from(*place, transport, address).await;
+                if !expected.matches(&seen, *place, &world) {
+                    wrong.push(format!("{frontend:?} {policy} from {place:?} over {transport:?}: expected {expected:?}, got {seen:?}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s60_s62_policy_cluster_keeps_pod_addresses_and_masquerades_external_clients() -> anyhow::Result<()> {
+    check("Cluster", CLUSTER).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s49_s55_s63_policy_local_keeps_client_addresses_and_serves_the_cluster_from_anywhere() -> anyhow::Result<()> {
+    check("Local", LOCAL).await
+}
