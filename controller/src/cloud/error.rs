@@ -1,0 +1,73 @@
+//! Errors of cloud calls, classed: the class decides retry, back-off and event.
+
+use std::time::Duration;
+
+use crate::lease::Fenced;
+
+/// What kind of failure it was. The word is a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// The request is wrong and stays wrong until an object changes.
+    WrongInput,
+    /// Too many calls.
+    Throttled,
+    /// Somebody else holds what was asked for, or changed it meanwhile.
+    Conflict,
+    /// Still used by something that goes later.
+    InUse,
+    /// What the call is about is not there.
+    NotFound,
+    /// A limit of the account.
+    Quota,
+    /// May work next time: time-out, connection, 5xx.
+    Transient,
+    /// This process may not write (any more).
+    Fenced,
+}
+
+impl Class {
+    /// The word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::WrongInput => "wrong-input",
+            Self::Throttled => "throttled",
+            Self::Conflict => "conflict",
+            Self::InUse => "in-use",
+            Self::NotFound => "not-found",
+            Self::Quota => "quota",
+            Self::Transient => "transient",
+            Self::Fenced => "fenced",
+        }
+    }
+}
+
+/// A failed call: what was tried, on what, what came back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{tried}: {answer}")]
+pub struct CloudError {
+    /// Its class.
+    pub class: Class,
+    /// The call, as `create group web-http`.
+    pub tried: String,
+    /// What came back, and what to do about it where that is known.
+    pub answer: String,
+    /// When the cloud asks not to come back before.
+    pub retry_after: Option<Duration>,
+}
+
+impl CloudError {
+    /// An error without a wish for when to come back.
+    pub fn new(class: Class, tried: impl Into<String>, answer: impl Into<String>) -> Self {
+        Self {
+            class,
+            tried: tried.into(),
+            answer: answer.into(),
+            retry_after: None,
+        }
+    }
+
+    /// A call that was not made, since the fence is down.
+    pub fn fenced(tried: impl Into<String>, fenced: Fenced) -> Self {
+        Self::new(Class::Fenced, tried, fenced.to_string())
+    }
+}

@@ -1,0 +1,481 @@
+//! What the local cloud should have, against what it has. Pure.
+//!
+//! One shard is one Service. The planner only says what is missing, wrong or left over; the order comes
+//! from the rules in `plan::order`. A plan may be carried out in part: the next look finds the rest.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use onehop_core::crd::{HealthProtocol, LoadBalancerPort, MembershipPolicy, TargetMode};
+use onehop_core::id::{InstallId, PortKey, ServiceKey};
+use onehop_core::time::Time;
+
+use super::model::{
+    Balancer, BalancerSpec, BalancerState, Delivery, Group, GroupSpec, ListenerKey, Observed,
+    Probe, ProbeProtocol,
+};
+use super::names;
+use super::step::{self, LocalStep, When};
+use crate::plan::membership::{self, Action, CloudState, Decision, Kind, Policy, Readiness, State};
+use crate::plan::{Intent, Plan, arrange};
+
+/// How long established flows to a deregistered target go on.
+const DRAIN_SECONDS: u32 = 10;
+/// Between two looks at something that is about to change.
+const SOON: Duration = Duration::from_millis(250);
+/// Between two looks at targets that fail their probes.
+const UNHEALTHY_LOOK: Duration = Duration::from_secs(5);
+/// Share of a group that may leave for no known reason without a second look (K-33).
+const MASS_PERCENT: u8 = 50;
+
+/// What the planner knows beside intent and observation.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This install.
+    pub install: InstallId,
+    /// How long a group serves on after a listener was switched away from it (ZD-28).
+    pub switch_tail: Duration,
+}
+
+/// What has to be done for one Service; with no intent everything goes.
+pub fn plan(
+    settings: &Settings,
+    service: &ServiceKey,
+    intent: Option<&Intent>,
+    seen: &Observed,
+    now: Time,
+) -> Plan<LocalStep> {
+    let mut planner = Planner {
+        settings,
+        seen,
+        now,
+        steps: Vec::new(),
+    };
+    match intent {
+        Some(intent) => planner.keep(intent),
+        None => planner.remove_all(),
+    }
+    arrange(std::slice::from_ref(service), planner.steps)
+}
+
+/// The load balancer that serves this Service: of its UID, the oldest if a crash has left two.
+pub fn balancer_of<'a>(intent: &Intent, seen: &'a Observed) -> Option<&'a Balancer> {
+    seen.balancers
+        .iter()
+        .filter(|b| b.uid == intent.uid)
+        .min_by(|a, b| a.id.cmp(&b.id))
+}
+
+/// The group that a port should use: the newest of the wanted kind that is not on its way out.
+pub fn current_group<'a>(
+    intent: &Intent,
+    port: &LoadBalancerPort,
+    seen: &'a Observed,
+) -> Option<&'a Group> {
+    let wanted = group_spec_untagged(port);
+    groups_of(intent, &port.key(), seen)
+        .filter(|g| g.retired.is_none() && g.spec.same_kind(&wanted))
+        .max_by_key(|g| g.generation)
+}
+
+/// All groups of a port of this Service.
+pub fn groups_of<'a>(
+    intent: &Intent,
+    port: &PortKey,
+    seen: &'a Observed,
+) -> impl Iterator<Item = &'a Group> {
+    let (uid, port) = (intent.uid.clone(), port.clone());
+    seen.groups
+        .iter()
+        .filter(move |g| g.uid == uid && g.port == port)
+}
+
+/// The membership policy's answer for a group that exists.
+pub fn decide(intent: &Intent, group: &Group, now: Time) -> Decision {
+    let members = intent.explained(&group.port, group.spec.mode, group.targets.keys());
+    let policy = policy(intent, &group.port, &group.spec);
+    membership::decide(&policy, &members, &group.targets, intent.view, now)
+}
+
+/// The policy's numbers for a group of this kind.
+fn policy(intent: &Intent, port: &PortKey, spec: &GroupSpec) -> Policy {
+    let wishes = &intent.spec.membership;
+    Policy {
+        kind: match wishes.policy {
+            MembershipPolicy::Compat => Kind::Compat,
+            MembershipPolicy::ZeroDrop | MembershipPolicy::Unknown => Kind::ZeroDrop,
+        },
+        floor_percent: u8::try_from(wishes.floor_percent).unwrap_or(100),
+        hold_max: Duration::from_secs(u64::from(wishes.hold_max_seconds)),
+        readiness: match spec.probe {
+            Some(_) => Readiness::ByHealth,
+            None => Readiness::ByMembership,
+        },
+        mass_percent: MASS_PERCENT,
+        at_most_healthy: intent
+            .members(port, spec.mode)
+            .and_then(|m| m.at_most_healthy),
+    }
+}
+
+struct Planner<'a> {
+    settings: &'a Settings,
+    seen: &'a Observed,
+    now: Time,
+    steps: Vec<LocalStep>,
+}
+
+impl Planner<'_> {
+    fn keep(&mut self, intent: &Intent) {
+        let balancer = balancer_of(intent, self.seen);
+        self.balancer(intent, balancer);
+        for port in &intent.spec.ports {
+            self.port(intent, port, balancer);
+        }
+        self.leftover_listeners(intent, balancer);
+        self.leftover_groups(intent);
+        let foreign = self
+            .seen
+            .balancers
+            .iter()
+            .filter(|b| balancer.is_none_or(|m| m.id != b.id));
+        for other in foreign {
+            self.remove_balancer(other);
+        }
+        for group in self.seen.groups.iter().filter(|g| g.uid != intent.uid) {
+            self.steps.push(LocalStep::DeleteGroup {
+                name: group.spec.name.clone(),
+            });
+        }
+    }
+
+    fn remove_all(&mut self) {
+        for balancer in &self.seen.balancers {
+            self.remove_balancer(balancer);
+        }
+        for group in &self.seen.groups {
+            self.steps.push(LocalStep::DeleteGroup {
+                name: group.spec.name.clone(),
+            });
+        }
+    }
+
+    fn remove_balancer(&mut self, balancer: &Balancer) {
+        for (listener, group) in &balancer.listeners {
+            self.steps
+                .push(self.delete_listener(balancer, *listener, group));
+        }
+        self.steps.push(LocalStep::DeleteBalancer {
+            name: balancer.spec.name.clone(),
+        });
+    }
+
+    fn delete_listener(&self, balancer: &Balancer, key: ListenerKey, group: &str) -> LocalStep {
+        LocalStep::DeleteListener {
+            balancer: balancer.spec.name.clone(),
+            listener: key,
+            frees: self.seen.group(group).map(|g| g.spec.name.clone()),
+        }
+    }
+
+    fn balancer(&mut self, intent: &Intent, balancer: Option<&Balancer>) {
+        let wanted = balancer_spec(&self.settings.install, intent);
+        match balancer {
+            None => self.steps.push(LocalStep::CreateBalancer(wanted)),
+            Some(b) if b.spec != wanted => self.steps.push(LocalStep::AdjustBalancer(wanted)),
+            Some(_) => {}
+        }
+    }
+
+    /// One port: its group, the group's targets, its listener.
+    fn port(&mut self, intent: &Intent, port: &LoadBalancerPort, balancer: Option<&Balancer>) {
+        let key = port.key();
+        let current = current_group(intent, port, self.seen);
+        let generation = match current {
+            Some(group) => group.generation,
+            None => {
+                let newest = groups_of(intent, &key, self.seen)
+                    .map(|g| g.generation)
+                    .max();
+                newest.unwrap_or(0) + 1
+            }
+        };
+        let wanted = group_spec(&self.settings.install, intent, port, generation);
+        match current {
+            None => {
+                self.steps.push(LocalStep::CreateGroup(wanted.clone()));
+                let members = intent.explained(&key, port.mode, []);
+                let policy = policy(intent, &key, &wanted);
+                let none = BTreeMap::new();
+                let decision = membership::decide(&policy, &members, &none, intent.view, self.now);
+                self.membership(&wanted.name, &decision);
+            }
+            Some(group) => {
+                if group.spec != wanted {
+                    self.steps.push(LocalStep::AdjustGroup(wanted.clone()));
+                }
+                self.membership(&wanted.name, &decide(intent, group, self.now));
+            }
+        }
+        self.listener(intent, port, balancer, (&wanted, current));
+    }
+
+    fn listener(
+        &mut self,
+        intent: &Intent,
+        port: &LoadBalancerPort,
+        balancer: Option<&Balancer>,
+        (wanted, current): (&GroupSpec, Option<&Group>),
+    ) {
+        let key = ListenerKey {
+            port: port.port,
+            protocol: port.protocol,
+        };
+        let pointed = balancer.and_then(|b| b.listeners.get(&key));
+        if pointed.is_some() && pointed == current.map(|g| &g.id) {
+            return;
+        }
+        let old = pointed.and_then(|id| self.seen.group(id));
+        if old.is_some_and(|old| !self.may_switch(intent, port, old, current)) {
+            return;
+        }
+        let name = names::load_balancer(&self.settings.install, &intent.service, &intent.uid);
+        let mut needs = Vec::new();
+        if balancer.is_none() {
+            needs.push(step::balancer(&name));
+        }
+        // Never point a listener at an empty group while there is something to register (AWS-601).
+        if current.is_none_or(|group| group.targets.values().all(|s| !s.registered())) {
+            needs.push(step::group(&wanted.name));
+        }
+        self.steps.push(LocalStep::PutListener {
+            balancer: name,
+            listener: key,
+            group: wanted.name.clone(),
+            needs,
+            frees: old.map(|g| g.spec.name.clone()),
+        });
+    }
+
+    /// Make-before-break (ZD-28): the new group takes over once enough of it is healthy.
+    fn may_switch(
+        &self,
+        intent: &Intent,
+        port: &LoadBalancerPort,
+        old: &Group,
+        new: Option<&Group>,
+    ) -> bool {
+        let Some(new) = new else { return false };
+        let usable = |group: &Group| group.targets.values().filter(|s| s.usable()).count();
+        let members = intent.members(&new.port, port.mode);
+        let desired = members.map_or(0, |m| {
+            m.list.iter().filter(|m| m.state == State::Ready).count()
+        });
+        let floor = policy(intent, &new.port, &new.spec).floor(desired);
+        desired == 0 || usable(new) >= floor || (usable(old) == 0 && usable(new) > 0)
+    }
+
+    fn membership(&mut self, group: &str, decision: &Decision) {
+        let register: Vec<_> = decision
+            .with(Action::Register)
+            .map(|(key, _)| key)
+            .collect();
+        if !register.is_empty() {
+            let group = group.to_owned();
+            self.steps.push(LocalStep::Register {
+                group,
+                targets: register,
+            });
+        }
+        let out = [
+            (Action::Release, When::AtOnce),
+            (Action::Drain, When::AfterRegister),
+        ];
+        for (action, when) in out {
+            let targets: Vec<_> = decision.with(action).collect();
+            if !targets.is_empty() {
+                self.steps.push(LocalStep::Deregister {
+                    group: group.to_owned(),
+                    targets,
+                    when,
+                });
+            }
+        }
+    }
+
+    fn leftover_listeners(&mut self, intent: &Intent, balancer: Option<&Balancer>) {
+        let Some(balancer) = balancer else { return };
+        for (key, group) in &balancer.listeners {
+            let wanted = intent
+                .spec
+                .ports
+                .iter()
+                .any(|p| p.port == key.port && p.protocol == key.protocol);
+            if !wanted {
+                self.steps.push(self.delete_listener(balancer, *key, group));
+            }
+        }
+    }
+
+    /// Groups that no port wants as they are: replaced ones and those of ports that are gone.
+    fn leftover_groups(&mut self, intent: &Intent) {
+        let current: Vec<&str> = intent
+            .spec
+            .ports
+            .iter()
+            .filter_map(|port| current_group(intent, port, self.seen))
+            .map(|g| g.id.as_str())
+            .collect();
+        for group in self.seen.groups.iter().filter(|g| g.uid == intent.uid) {
+            if current.contains(&group.id.as_str()) {
+                continue;
+            }
+            if self.seen.in_use(group) {
+                // Still serves: its members go on being cared for until the switch.
+                self.membership(&group.spec.name, &decide(intent, group, self.now));
+                continue;
+            }
+            match group.retired {
+                None => self.retire(group),
+                Some(since) if since + self.settings.switch_tail > self.now => {
+                    self.membership(&group.spec.name, &decide(intent, group, self.now));
+                }
+                Some(_) => self.wind_up(group),
+            }
+        }
+    }
+
+    /// Notes in the group's tags since when it is out of use: survives a restart.
+    fn retire(&mut self, group: &Group) {
+        let mut spec = group.spec.clone();
+        spec.tags
+            .insert(names::RETIRED.to_owned(), self.now.to_string());
+        self.steps.push(LocalStep::AdjustGroup(spec));
+    }
+
+    /// Drain before delete.
+    fn wind_up(&mut self, group: &Group) {
+        let registered: Vec<_> = group
+            .targets
+            .iter()
+            .filter(|(_, state)| state.registered())
+            .map(|(key, _)| (*key, membership::Reason::Withdrawn))
+            .collect();
+        if registered.is_empty() && group.targets.is_empty() {
+            self.steps.push(LocalStep::DeleteGroup {
+                name: group.spec.name.clone(),
+            });
+        } else if !registered.is_empty() {
+            self.steps.push(LocalStep::Deregister {
+                group: group.spec.name.clone(),
+                targets: registered,
+                when: When::AfterRegister,
+            });
+        }
+    }
+}
+
+fn balancer_spec(install: &InstallId, intent: &Intent) -> BalancerSpec {
+    let vip = intent.spec.ports.iter().any(|p| p.mode == TargetMode::Vip);
+    BalancerSpec {
+        name: names::load_balancer(install, &intent.service, &intent.uid),
+        tags: names::owner_tags(install, &intent.service, &intent.uid),
+        addresses: intent.addresses.clone(),
+        delivery: if vip {
+            Delivery::Floating
+        } else {
+            Delivery::Translated
+        },
+    }
+}
+
+fn group_spec(
+    install: &InstallId,
+    intent: &Intent,
+    port: &LoadBalancerPort,
+    generation: u32,
+) -> GroupSpec {
+    let key = port.key();
+    let mut tags = names::owner_tags(install, &intent.service, &intent.uid);
+    tags.insert(names::PORT.to_owned(), key.to_string());
+    tags.insert(names::GENERATION.to_owned(), generation.to_string());
+    GroupSpec {
+        name: names::group(install, &intent.service, &intent.uid, &key, generation),
+        tags,
+        ..group_spec_untagged(port)
+    }
+}
+
+fn group_spec_untagged(port: &LoadBalancerPort) -> GroupSpec {
+    GroupSpec {
+        name: String::new(),
+        tags: names::Tags::new(),
+        protocol: port.protocol,
+        mode: port.mode,
+        probe: probe(port),
+        drain_seconds: DRAIN_SECONDS,
+    }
+}
+
+fn probe(port: &LoadBalancerPort) -> Option<Probe> {
+    let health = port.health.as_ref()?;
+    let http = health.protocol == HealthProtocol::Http;
+    Some(Probe {
+        protocol: if http {
+            ProbeProtocol::Http
+        } else {
+            ProbeProtocol::Tcp
+        },
+        port: health.port,
+        path: health.path.clone().filter(|_| http),
+        interval_seconds: health.interval_seconds,
+        timeout_seconds: health.timeout_seconds,
+        healthy: health.healthy,
+        unhealthy: health.unhealthy,
+    })
+}
+
+/// When to look again although nothing has happened: soon while the cloud is about to change a state
+/// that a decision waits for, else never (the slow sweep looks for drift).
+pub fn next_look(
+    settings: &Settings,
+    intents: &[Intent],
+    seen: &Observed,
+    now: Time,
+) -> Option<Time> {
+    let mut looks: Vec<Time> = Vec::new();
+    let moving = |state: &CloudState| matches!(state, CloudState::Initial | CloudState::Draining);
+    for group in &seen.groups {
+        if group.targets.values().any(moving) {
+            looks.push(now + SOON);
+        } else if group.targets.values().any(|s| *s == CloudState::Unhealthy) {
+            looks.push(now + UNHEALTHY_LOOK);
+        }
+        looks.extend(
+            group
+                .retired
+                .map(|since| (since + settings.switch_tail).max(now + SOON)),
+        );
+    }
+    if seen
+        .balancers
+        .iter()
+        .any(|b| b.state == BalancerState::Provisioning)
+    {
+        looks.push(now + SOON);
+    }
+    for intent in intents {
+        for group in seen
+            .groups
+            .iter()
+            .filter(|g| g.uid == intent.uid && g.retired.is_none())
+        {
+            let decision = decide(intent, group, now);
+            looks.extend(decision.next_look);
+            if decision.with(Action::Hold).next().is_some() {
+                looks.push(now + SOON);
+            }
+        }
+    }
+    looks.into_iter().min()
+}

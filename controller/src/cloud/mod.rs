@@ -1,0 +1,7 @@
+//! Clouds: one folder per provider, and what they share.
+
+mod error;
+pub mod local;
+
+pub use error::{Class, CloudError};
+pub use local::address::AddressBook;

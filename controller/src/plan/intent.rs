@@ -1,0 +1,100 @@
+//! What a Service should have in the cloud: the resolved spec, addresses, and members.
+//!
+//! Built by `snapshot` from the stores, read by every planner; provider-independent.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use onehop_core::crd::{LoadBalancerSpec, TargetMode};
+use onehop_core::id::{PortKey, ServiceKey, ServiceUid};
+
+use super::membership::{Guard, Member, Owner, State, TargetKey, View};
+
+/// One live Service, ready to be planned for.
+#[derive(Clone, Debug)]
+pub struct Intent {
+    /// The Service.
+    pub service: ServiceKey,
+    /// Its UID.
+    pub uid: ServiceUid,
+    /// The resolved wishes: the `LoadBalancer` object's spec.
+    pub spec: LoadBalancerSpec,
+    /// Addresses chosen for it, where choosing is ours.
+    pub addresses: Vec<IpAddr>,
+    /// Targets of each port, in both kinds: a group that is being retired is of the other kind.
+    pub members: BTreeMap<PortKey, PortMembers>,
+    /// What became of target addresses that the cloud still has and no endpoint list names.
+    pub departed: BTreeMap<IpAddr, (Owner, State)>,
+    /// How far the endpoint list can be trusted.
+    pub view: View,
+}
+
+/// The targets of one port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortMembers {
+    /// Pod addresses.
+    pub pods: Members,
+    /// Node addresses.
+    pub nodes: Members,
+}
+
+/// A list of targets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// The targets.
+    pub list: Vec<Member>,
+    /// How many can be healthy at once, where that is fewer than are registered: with
+    /// `externalTrafficPolicy: Local`, the nodes that have a ready endpoint.
+    pub at_most_healthy: Option<usize>,
+}
+
+impl Intent {
+    /// The members of a port for a group of this mode.
+    pub fn members(&self, port: &PortKey, mode: TargetMode) -> Option<&Members> {
+        let members = self.members.get(port)?;
+        Some(match mode {
+            TargetMode::Pod => &members.pods,
+            TargetMode::Node | TargetMode::Vip | TargetMode::Unknown => &members.nodes,
+        })
+    }
+
+    /// The members for a group that has these targets: the port's, and for each other target what
+    /// became of it.
+    pub fn explained<'a>(
+        &self,
+        port: &PortKey,
+        mode: TargetMode,
+        targets: impl IntoIterator<Item = &'a TargetKey>,
+    ) -> Vec<Member> {
+        let known = self.members(port, mode).map_or(&[][..], |m| &m.list);
+        let others = targets
+            .into_iter()
+            .filter(|key| known.iter().all(|m| m.key != **key))
+            .map(|key| self.departed(*key, mode, known));
+        known.iter().cloned().chain(others).collect()
+    }
+
+    fn departed(&self, key: TargetKey, mode: TargetMode, known: &[Member]) -> Member {
+        // The same pod or node under another port: superseded, no sign of a bad view.
+        let moved = known.iter().find(|m| m.key.address == key.address);
+        let (owner, state) = match (moved, mode) {
+            (Some(m), _) if m.state == State::Ready => (m.owner.clone(), State::Withdrawn),
+            (Some(m), _) => (m.owner.clone(), m.state),
+            (None, TargetMode::Pod) => self
+                .departed
+                .get(&key.address)
+                .cloned()
+                .unwrap_or((Owner::Unknown, State::Unexplained)),
+            // Every node that exists is a member; one that is not is gone.
+            (None, TargetMode::Node | TargetMode::Vip | TargetMode::Unknown) => {
+                (Owner::Unknown, State::Gone)
+            }
+        };
+        Member {
+            key,
+            owner,
+            state,
+            guard: Guard::Absent,
+        }
+    }
+}

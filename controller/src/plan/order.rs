@@ -1,0 +1,100 @@
+//! The order rules: create before use, fill before publish, register before deregister, switch before
+//! retire, drain before delete, children before parents.
+//!
+//! Called by every provider's planner with its steps in any order. Order is never set by hand, so that
+//! a new step cannot be put in the wrong place; a step only states its facts.
+
+use std::collections::BTreeMap;
+
+use onehop_core::id::ServiceKey;
+
+use super::{Act, Facts, Group, GroupId, Lane, Plan, Resource, Step};
+
+/// Groups steps by lane, resource and act, and orders the groups.
+///
+/// Steps for one group keep the order in which they were given.
+pub fn arrange<S: Step>(services: &[ServiceKey], steps: Vec<S>) -> Plan<S> {
+    let mut bundles: BTreeMap<(Lane, Resource, Act), Vec<(Facts, S)>> = BTreeMap::new();
+    for step in steps {
+        let facts = step.facts();
+        let key = (facts.lane, facts.on.clone(), facts.act);
+        bundles.entry(key).or_default().push((facts, step));
+    }
+    let bundles: Vec<_> = bundles.into_iter().collect();
+    let ids: Vec<GroupId> = bundles
+        .iter()
+        .map(|((_, on, act), _)| GroupId(format!("{} {on}", act.as_str())))
+        .collect();
+    let waits: Vec<Vec<usize>> = (0..bundles.len())
+        .map(|later| {
+            (0..bundles.len())
+                .filter(|&first| first != later && any_before(&bundles[first].1, &bundles[later].1))
+                .collect()
+        })
+        .collect();
+    let sequence = topological(&waits);
+    let mut bundles: Vec<_> = bundles.into_iter().map(Some).collect();
+    let groups = sequence
+        .into_iter()
+        .filter_map(|i| {
+            let ((lane, subject, _), steps) = bundles[i].take()?;
+            Some(Group {
+                id: ids[i].clone(),
+                lane,
+                subject,
+                services: services.to_vec(),
+                after: waits[i].iter().map(|&w| ids[w].clone()).collect(),
+                steps: steps.into_iter().map(|(_, step)| step).collect(),
+            })
+        })
+        .collect();
+    Plan { groups }
+}
+
+fn any_before<S>(first: &[(Facts, S)], later: &[(Facts, S)]) -> bool {
+    first
+        .iter()
+        .any(|(a, _)| later.iter().any(|(b, _)| before(a, b)))
+}
+
+/// Whether `a` must have succeeded before `b` may start.
+fn before(a: &Facts, b: &Facts) -> bool {
+    let same = a.on == b.on;
+    match (a.act, b.act) {
+        // Create before use.
+        (Act::Create, Act::Create | Act::Publish) => b.uses.contains(&a.on),
+        (Act::Create, _) => same,
+        // Serve before switch: a listener never points at a group that lacks what we could register.
+        (Act::Fill, Act::Publish) => b.uses.contains(&a.on),
+        // Register before deregister (ZD-21).
+        (Act::Fill, Act::Empty) => same,
+        // Switch before what was switched away from is retired, emptied or deleted (ZD-28).
+        (Act::Publish, Act::Adjust | Act::Empty | Act::Delete) => a.frees.contains(&b.on),
+        // Drain before delete.
+        (Act::Drop | Act::Empty, Act::Delete) => same,
+        // Children before what they hang on.
+        (Act::Delete, Act::Delete) => a.uses.contains(&b.on) || a.frees.contains(&b.on),
+        _ => false,
+    }
+}
+
+/// Positions in an order in which each comes after those it waits for. The rules cannot form a cycle
+/// (acts only ever wait for earlier acts, deletes only for children); should one be built all the
+/// same, its members come last and never run, since what they wait for is not done.
+fn topological(waits: &[Vec<usize>]) -> Vec<usize> {
+    let mut done: Vec<usize> = Vec::with_capacity(waits.len());
+    let mut left: Vec<usize> = (0..waits.len()).collect();
+    while !left.is_empty() {
+        let (ready, rest): (Vec<_>, Vec<_>) = left
+            .iter()
+            .copied()
+            .partition(|&i| waits[i].iter().all(|w| done.contains(w)));
+        if ready.is_empty() {
+            done.extend(rest);
+            break;
+        }
+        done.extend(ready);
+        left = rest;
+    }
+    done
+}

@@ -1,0 +1,199 @@
+//! What the controller asks of a cloud.
+//!
+//! One implementation per cloud under `cloud/`. Planning is pure and synchronous, observing and
+//! executing are the only I/O. Methods that do I/O return `impl Future + Send` (an `async fn` in a
+//! public trait promises no `Send`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::net::IpAddr;
+
+use onehop_core::crd::{AddressPool, LoadBalancerSpec};
+use onehop_core::id::{PortKey, ServiceKey, ServiceUid};
+use onehop_core::service::ServiceSpec;
+use onehop_core::time::Time;
+
+use super::membership::MassRemoval;
+use super::{Intent, Plan, Step};
+use crate::cloud::CloudError;
+use crate::lease::Fence;
+
+/// How much of a shard to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Only the targets of groups that are known.
+    Members,
+    /// Everything that carries our tags for this shard.
+    Full,
+}
+
+/// How to look: with what was seen last, so that ids need not be found again.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a, O> {
+    /// How much.
+    pub depth: Depth,
+    /// The last observation of this shard, if this process has made one.
+    pub last: Option<&'a O>,
+}
+
+/// Something of ours found in the cloud by the listing at start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Existing<K> {
+    /// The shard it belongs to.
+    pub shard: K,
+    /// The Service it was made for.
+    pub service: ServiceKey,
+    /// That Service's UID.
+    pub uid: ServiceUid,
+    /// Addresses it holds.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A Service's wishes in canonical form, or why they cannot be met.
+#[derive(Clone, Debug)]
+pub struct Resolution {
+    /// The intent to carry out: the Service's own, or the last good one while it is wrong (I10).
+    pub spec: Option<LoadBalancerSpec>,
+    /// Everything wrong with the Service, each naming key, value and what is allowed.
+    pub refusals: Vec<Refusal>,
+}
+
+/// A wish that is not met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Reason code of event and condition (`AnnotationInvalid`, `RequestedAddressInUse`, …).
+    pub reason: &'static str,
+    /// What was asked, what is wrong with it and what is allowed.
+    pub message: String,
+}
+
+/// One successful call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The cloud changed.
+    Changed,
+    /// It was so already (a repeated delete, a create found by name).
+    AlreadySo,
+}
+
+/// Targets of one port, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCount {
+    /// All that are registered.
+    pub registered: u32,
+    /// Registered and healthy.
+    pub healthy: u32,
+    /// Registered, not yet judged.
+    pub initial: u32,
+    /// Registered, not healthy.
+    pub unhealthy: u32,
+    /// Leaving.
+    pub draining: u32,
+    /// Unwanted and kept for now.
+    pub held: u32,
+}
+
+/// How far a load balancer has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Programmed {
+    /// It takes traffic on every port.
+    Yes,
+    /// Not yet, and what is missing.
+    Waiting(String),
+    /// The cloud gave up on it.
+    Failed(String),
+}
+
+/// What status and events say about a Service, read off the last observation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether the addresses may be published (C-10).
+    pub programmed: Programmed,
+    /// The addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Cloud ids: kind, id, generation.
+    pub resources: Vec<(&'static str, String, u32)>,
+    /// Counts by port.
+    pub ports: BTreeMap<PortKey, PortCount>,
+    /// Set while removals wait for a fresh list (K-33).
+    pub mass_removal: Option<MassRemoval>,
+}
+
+/// A cloud.
+pub trait Provider: Send + Sync + 'static {
+    /// Unit of observing, planning and writing.
+    type Shard: Clone + Ord + std::hash::Hash + std::fmt::Debug + std::fmt::Display + Send + Sync;
+    /// What a look at a shard gives.
+    type Observed: Clone + std::fmt::Debug + Send + Sync;
+    /// One idempotent call.
+    type Step: Step;
+
+    /// The provider's name, as in `onehop.dev/<name>`.
+    fn name(&self) -> &'static str;
+
+    /// The shards a Service touches. Pure.
+    fn shards(&self, service: &ServiceKey) -> Vec<Self::Shard>;
+
+    /// The Services a shard carries, out of those that it may touch. Pure.
+    fn services(&self, shard: &Self::Shard) -> Vec<ServiceKey>;
+
+    /// Reads a Service's annotations and fields into the canonical spec. Pure.
+    fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution;
+
+    /// Chooses addresses from pools, for providers where that is ours to do. Pure but for the book,
+    /// which remembers what was given.
+    fn place(
+        &self,
+        service: &ServiceSpec,
+        spec: &LoadBalancerSpec,
+        pools: &[AddressPool],
+        book: &mut crate::cloud::AddressBook,
+    ) -> Result<Vec<IpAddr>, Refusal>;
+
+    /// Everything of this install, once at start and by the slow sweep.
+    fn inventory(
+        &self,
+    ) -> impl Future<Output = Result<Vec<Existing<Self::Shard>>, CloudError>> + Send;
+
+    /// Looks at a shard.
+    fn observe(
+        &self,
+        shard: &Self::Shard,
+        look: Look<'_, Self::Observed>,
+    ) -> impl Future<Output = Result<Self::Observed, CloudError>> + Send;
+
+    /// Target addresses seen, so that the snapshot can say what became of each. Pure.
+    fn target_addresses(&self, seen: &Self::Observed) -> BTreeSet<IpAddr>;
+
+    /// What has to be done. `intents` are the shard's live Services; what is observed beyond them
+    /// goes. Pure.
+    fn plan(
+        &self,
+        shard: &Self::Shard,
+        intents: &[Intent],
+        seen: &Self::Observed,
+        now: Time,
+    ) -> Plan<Self::Step>;
+
+    /// Makes one call. The fence is checked before each mutating call.
+    fn execute(
+        &self,
+        step: &Self::Step,
+        fence: &Fence,
+    ) -> impl Future<Output = Result<Effect, CloudError>> + Send;
+
+    /// When to look again although nothing has happened. Pure.
+    fn next_look(
+        &self,
+        shard: &Self::Shard,
+        intents: &[Intent],
+        seen: &Self::Observed,
+        now: Time,
+    ) -> Option<Time>;
+
+    /// What to say about one Service of the shard. Pure.
+    fn outcome(&self, intent: &Intent, seen: &Self::Observed, now: Time) -> Outcome;
+
+    /// Whether nothing of this Service is left. Pure.
+    fn is_gone(&self, service: &ServiceKey, seen: &Self::Observed) -> bool;
+}
