@@ -6,9 +6,13 @@
 #![deny(missing_docs)]
 
 pub mod crd;
+pub mod diff;
 pub mod endpoint;
+pub mod health;
 pub mod id;
 pub mod intent;
 pub mod node;
+pub mod select;
 pub mod service;
+pub mod target;
 pub mod time;
