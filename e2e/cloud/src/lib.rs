@@ -1,1 +1,9 @@
-//! cloud: see the module docs.
+//! The fake cloud: a load-balancer engine, its local REST API, probes, and LB nodes that forward real
+//! packets.
+//!
+//! `engine` decides and knows neither clock nor socket; `rest`, `driver` and `datapath` are thin
+//! layers over it. Used by the end-to-end worlds; nothing of the product depends on it.
+
+
+pub mod engine;
+pub mod scale;

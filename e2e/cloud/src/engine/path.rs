@@ -1,0 +1,152 @@
+//! What each LB node should do with packets: the engine's whole output towards the data plane.
+//!
+//! A state, not a list of changes, so that a data path can be programmed from any past.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use super::model::{GroupId, LbState, ListenerKey, Mode, NodeId, Protocol, TargetState};
+use super::profile::{AllDown, LostFlow};
+use super::target::Life;
+use super::{Balancer, Engine, Listener};
+
+/// Where clients connect to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frontend {
+    /// Address of the load balancer.
+    pub address: IpAddr,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Port.
+    pub port: u16,
+}
+
+/// What happens to packets of one frontend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontendPath {
+    /// Targets among which a new flow chooses, sorted. With none, it is dropped without a word.
+    pub targets: Vec<SocketAddr>,
+    /// Targets whose established flows go on. Flows to any other target of this frontend end.
+    pub established: BTreeSet<SocketAddr>,
+    /// What the targets are.
+    pub mode: Mode,
+    /// Whether the destination stays the frontend address all the way.
+    pub floating: bool,
+    /// Whether the source stays the client's; otherwise it becomes the LB node's.
+    pub preserve_client_ip: bool,
+}
+
+/// Everything that one LB node forwards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataPathState {
+    /// Engine revision that this comes from.
+    pub revision: u64,
+    /// Load balancer addresses that this node serves; their other ports drop without a word.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Frontends on those addresses.
+    pub frontends: BTreeMap<Frontend, FrontendPath>,
+    /// What a client hears on a TCP flow that has ended.
+    pub lost_flow: LostFlow,
+}
+
+impl Engine {
+    /// What the LB node should do now. Call `advance` first.
+    pub fn data_path(&self, node: NodeId) -> DataPathState {
+        let mut state = DataPathState {
+            revision: self.revision,
+            addresses: BTreeSet::new(),
+            frontends: BTreeMap::new(),
+            lost_flow: self.profile.lost_flow,
+        };
+        for balancer in self.balancers.values() {
+            let nodes = self.nodes_of(&balancer.spec);
+            let serving = nodes.iter().cycle().zip(&balancer.spec.addresses);
+            for (_, address) in serving.filter(|(by, _)| **by == node) {
+                state.addresses.insert(*address);
+                if balancer.state == LbState::Active {
+                    self.add_frontends(&mut state.frontends, balancer, *address, node);
+                }
+            }
+        }
+        state
+    }
+
+    fn add_frontends(
+        &self,
+        frontends: &mut BTreeMap<Frontend, FrontendPath>,
+        balancer: &Balancer,
+        address: IpAddr,
+        node: NodeId,
+    ) {
+        for (ListenerKey { port, protocol }, listener) in &balancer.listeners {
+            let chosen_from = listener
+                .behind
+                .get(&node)
+                .map_or(&listener.group, |(old, _)| old);
+            let Some(group) = self.groups.get(chosen_from) else {
+                continue;
+            };
+            let path = FrontendPath {
+                targets: self.choice(chosen_from, balancer, node),
+                established: self.established(listener, node),
+                mode: group.spec.mode,
+                floating: balancer.spec.floating,
+                preserve_client_ip: balancer.spec.preserve_client_ip,
+            };
+            frontends.insert(
+                Frontend {
+                    address,
+                    protocol: *protocol,
+                    port: *port,
+                },
+                path,
+            );
+        }
+    }
+
+    /// Targets that a new flow may choose at this LB node (FC-20, FC-21, FC-31).
+    fn choice(&self, id: &GroupId, balancer: &Balancer, node: NodeId) -> Vec<SocketAddr> {
+        let Some(group) = self.groups.get(id) else {
+            return Vec::new();
+        };
+        let zone = self.nodes.get(&node).map(|node| node.zone.as_str());
+        let near = |of: Option<&str>| balancer.spec.cross_zone || of.is_none() || of == zone;
+        let around = self.surroundings(id);
+        let seen: Vec<_> = group
+            .targets
+            .iter()
+            .filter(|(_, target)| near(target.zone.as_deref()))
+            .collect();
+        let usable: Vec<SocketAddr> = seen
+            .iter()
+            .filter(|(_, target)| target.takes_new_flows(node, around))
+            .map(|(at, _)| **at)
+            .collect();
+        // FC-31a: a zone without a healthy target does not fail open while another zone has one.
+        let healthy = |target: &super::Target| target.state == TargetState::Healthy;
+        let fails_open = self.profile_of(id).all_down == AllDown::FailOpen
+            && !group.targets.values().any(healthy);
+        if !usable.is_empty() || !fails_open {
+            return usable;
+        }
+        let registered = seen
+            .iter()
+            .filter(|(_, target)| target.life == Life::Registered);
+        registered.map(|(at, _)| **at).collect()
+    }
+
+    fn established(&self, listener: &Listener, node: NodeId) -> BTreeSet<SocketAddr> {
+        let groups = std::iter::once(&listener.group).chain(&listener.former);
+        let kept = |id: &GroupId| {
+            let profile = self.profile_of(id);
+            let targets = self
+                .groups
+                .get(id)
+                .into_iter()
+                .flat_map(|group| &group.targets);
+            let kept = targets.filter(|(_, target)| target.keeps_flows(node, profile));
+            kept.map(|(at, _)| *at).collect::<Vec<_>>()
+        };
+        groups.flat_map(kept).collect()
+    }
+}

@@ -1,0 +1,168 @@
+//! How a cloud behaves, as data: numbers and policy switches (FC-02).
+//!
+//! A profile is never a fork of the code. The engine reads it; tests override single fields per load
+//! balancer. All durations are unscaled cloud time (FC-04, FC-07).
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+/// A delay that the engine draws when it needs one (FC-06).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lag {
+    /// Always the same.
+    Fixed(Duration),
+    /// Anything between the two, both included, in whole milliseconds.
+    Uniform(Duration, Duration),
+    /// One of a list of measured values. An empty list means no delay.
+    Measured(Vec<Duration>),
+}
+
+impl Lag {
+    /// No delay at all.
+    pub const NONE: Self = Self::Fixed(Duration::ZERO);
+
+    /// A fixed delay in whole seconds.
+    pub const fn secs(seconds: u64) -> Self {
+        Self::Fixed(Duration::from_secs(seconds))
+    }
+
+    /// Draws one value. A fixed lag draws nothing from `rng`.
+    pub fn draw(&self, rng: &mut SmallRng) -> Duration {
+        match self {
+            Self::Fixed(value) => *value,
+            Self::Uniform(low, high) => {
+                let (low, high) = (millis(*low), millis(*high));
+                Duration::from_millis(rng.random_range(low..=high.max(low)))
+            }
+            Self::Measured(values) if values.is_empty() => Duration::ZERO,
+            Self::Measured(values) => values[rng.random_range(0..values.len())],
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What happens to new flows when no target of a group is usable (FC-21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllDown {
+    /// New flows are dropped without a word.
+    Stop,
+    /// Every registered target gets new flows.
+    FailOpen,
+}
+
+/// What happens to the flows that a target already has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Established {
+    /// They go on.
+    Keep,
+    /// They end.
+    Cut,
+}
+
+/// What a client hears when it goes on sending on a TCP flow that the load balancer no longer knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostFlow {
+    /// A reset.
+    Reset,
+    /// Nothing.
+    Drop,
+}
+
+/// Delays of one profile (FC-40 to FC-48).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lags {
+    /// Accepted registration to the earliest moment that the target can be healthy (FC-40).
+    pub registration: Lag,
+    /// How long each LB node goes on choosing a deregistered target for new flows (FC-43).
+    pub deregistration_tail: Lag,
+    /// How long each LB node goes on choosing a target after its verdict `unhealthy` (FC-44).
+    pub unhealthy_tail: Lag,
+    /// How long each LB node goes on using the old group after a listener was switched (FC-45).
+    pub group_switch_tail: Lag,
+    /// Offset of each LB node's probe schedule (FC-36).
+    pub verdict_skew: Lag,
+    /// From creation of a load balancer until it serves (FC-47).
+    pub provisioning: Lag,
+}
+
+/// Probe settings used where a group names none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeDefaults {
+    /// Start of one probe to start of the next.
+    pub interval: Duration,
+    /// After this an unanswered probe has failed.
+    pub timeout: Duration,
+    /// Good probes in a row for the verdict `healthy`.
+    pub healthy: u32,
+    /// Bad probes in a row for the verdict `unhealthy`.
+    pub unhealthy: u32,
+    /// HTTP status codes that are a good answer.
+    pub http_up: RangeInclusive<u16>,
+}
+
+/// One cloud's behaviour.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Name for logs and reports.
+    pub name: &'static str,
+    /// Delays.
+    pub lags: Lags,
+    /// New flows when nothing is usable.
+    pub all_down: AllDown,
+    /// Flows of a target that turned unhealthy (FC-23).
+    pub unhealthy_flows: Established,
+    /// Flows of a target whose drain time is over (FC-24).
+    pub drained_flows: Established,
+    /// Answer to packets of a flow that has ended.
+    pub lost_flow: LostFlow,
+    /// Drain time of a group that names none.
+    pub drain: Duration,
+    /// Probe settings of a group that names none.
+    pub probe: ProbeDefaults,
+    /// Client-address preservation of a load balancer that does not say (FC-29).
+    pub preserve_client_ip: bool,
+    /// Cross-zone choice of a load balancer that does not say (FC-31).
+    pub cross_zone: bool,
+    /// Whether targets of a group that no listener uses are probed. Where they are not, they are
+    /// `unused` with reason `Target.NotInUse`.
+    pub probe_unused_groups: bool,
+}
+
+impl Profile {
+    /// The profile `local` (FC-34b, FC-39b): no lag, no tails, no fail-open; established flows of a
+    /// draining target are kept for 10 s and then end.
+    pub fn local() -> Self {
+        Self {
+            name: "local",
+            lags: Lags {
+                registration: Lag::NONE,
+                deregistration_tail: Lag::NONE,
+                unhealthy_tail: Lag::NONE,
+                group_switch_tail: Lag::NONE,
+                verdict_skew: Lag::NONE,
+                provisioning: Lag::NONE,
+            },
+            all_down: AllDown::Stop,
+            unhealthy_flows: Established::Keep,
+            drained_flows: Established::Cut,
+            lost_flow: LostFlow::Reset,
+            drain: Duration::from_secs(10),
+            probe: ProbeDefaults {
+                interval: Duration::from_secs(2),
+                timeout: Duration::from_secs(1),
+                healthy: 1,
+                unhealthy: 2,
+                http_up: 200..=399,
+            },
+            preserve_client_ip: true,
+            cross_zone: true,
+            probe_unused_groups: true,
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! Lags, tails and switches that the local profile leaves at zero, in virtual time: the engine must
+//! obey each before a profile that uses it is believed (fake-cloud.md section 14).
+
+mod common;
+
+use std::time::Duration;
+
+use common::{START, Sim, check, lb, target, tcp_group};
+use e2e_cloud::engine::{
+    AllDown, Established, GroupSpec, Lag, Lags, ListenerKey, Profile, Protocol, Reason, TargetSpec,
+    TargetState, What,
+};
+
+const HTTP: ListenerKey = ListenerKey {
+    port: 80,
+    protocol: Protocol::Tcp,
+};
+
+/// The profile `local` with other lags.
+fn lagging(change: impl FnOnce(&mut Lags)) -> Profile {
+    let mut profile = Profile::local();
+    change(&mut profile.lags);
+    profile
+}
+
+fn group(interval: u64, healthy: u32, unhealthy: u32) -> GroupSpec {
+    GroupSpec {
+        health: Some(check(interval, healthy, unhealthy)),
+        ..tcp_group("web")
+    }
+}
+
+/// The first second, counted from now, at which the target gets no new flow any more.
+fn stops_after(sim: &mut Sim, wanted: std::net::SocketAddr, limit: u64) -> u64 {
+    for second in 0..limit {
+        if !sim.front().targets.contains(&wanted) {
+            return second;
+        }
+        sim.run_secs(1);
+    }
+    panic!("{wanted} still gets new flows after {limit} s");
+}
+
+#[test]
+fn fc_t01_a_registration_lag_of_100_s_with_3_good_probes() {
+    let mut sim = Sim::new(
+        lagging(|lags| lags.registration = Lag::secs(100)),
+        1,
+        &["a"],
+    );
+    let (_, group) = sim.balanced_group(group(10, 3, 2));
+    sim.up.insert(target(1));
+    let spec = TargetSpec {
+        target: target(1),
+        zone: None,
+    };
+    let answer = sim.engine.register(sim.now, &group, vec![spec]).unwrap();
+    assert_eq!(answer[0].reason, Some(Reason::RegistrationInProgress));
+    sim.run_secs(99);
+    let waiting = (TargetState::Initial, Some(Reason::InitialHealthChecking));
+    assert_eq!(sim.state(&group, target(1)), waiting);
+    assert!(sim.front().targets.is_empty());
+    sim.run_secs(1);
+    assert_eq!(sim.state(&group, target(1)), (TargetState::Healthy, None));
+
+    // The other half: the lag is over, but three good probes are not.
+    sim.register(&group, &[target(2)]);
+    sim.run_secs(95);
+    sim.up.insert(target(2));
+    let healthy_after = (0..60).find(|_| {
+        sim.run_secs(1);
+        sim.state(&group, target(2)).0 == TargetState::Healthy
+    });
+    // Probes at 100, 110 and 120 s after registration: 25 s from here.
+    assert_eq!(healthy_after, Some(24));
+}
+
+#[test]
+fn fc_t02_the_verdict_comes_after_the_threshold_and_new_flows_end_a_tail_later() {
+    let tail = Lag::Uniform(Duration::from_secs(30), Duration::from_secs(40));
+    let mut sim = Sim::new(lagging(|lags| lags.unhealthy_tail = tail), 7, &["a", "b"]);
+    let (_, group) = sim.balanced_group(group(10, 3, 2));
+    sim.up.insert(target(1));
+    sim.register(&group, &[target(1)]);
+    sim.run_secs(41);
+    sim.up.remove(&target(1));
+    let failing_since = sim.now;
+    sim.run_secs(20);
+    assert_eq!(sim.state(&group, target(1)).0, TargetState::Unhealthy);
+    sim.run_secs(60);
+    // On every LB node, from its own verdict.
+    let mut verdicts = 0;
+    for event in sim.engine.log().after(0) {
+        if let What::TailStarted { until, .. } = &event.what {
+            verdicts += 1;
+            let after = event.cloud_time.since(failing_since).as_secs();
+            assert!((10..=20).contains(&after), "verdict after {after} s");
+            let tail = until.since(event.cloud_time).as_secs();
+            assert!((30..=40).contains(&tail), "tail of {tail} s");
+        }
+    }
+    assert_eq!(verdicts, 2);
+    for node in sim.nodes.clone() {
+        assert!(sim.front_at(node, Protocol::Tcp).targets.is_empty());
+    }
+}
+
+#[test]
+fn fc_t03_new_flows_go_on_for_the_tail_whatever_the_drain_time() {
+    let profile = lagging(|lags| lags.deregistration_tail = Lag::secs(120));
+    let mut sim = Sim::new(profile, 1, &["a"]);
+    let spec = GroupSpec {
+        drain: Duration::from_secs(5),
+        ..group(10, 1, 2)
+    };
+    let (_, group) = sim.balanced_group(spec);
+    sim.up.extend([target(1), target(2)]);
+    sim.register(&group, &[target(1), target(2)]);
+    sim.deregister(&group, target(1));
+    sim.run_for(Duration::from_millis(4_999));
+    assert_eq!(sim.state(&group, target(1)).0, TargetState::Draining);
+    sim.run_for(Duration::from_millis(1));
+    let gone = (TargetState::Unused, Some(Reason::NotRegistered));
+    assert_eq!(sim.state(&group, target(1)), gone);
+    // FC-43, and its flows are not cut meanwhile.
+    assert!(sim.front().established.contains(&target(1)));
+    assert_eq!(stops_after(&mut sim, target(1), 130), 115);
+    assert!(!sim.front().established.contains(&target(1)));
+}
+
+#[test]
+fn fc44_of_two_tails_the_earlier_end_counts() {
+    let profile = lagging(|lags| {
+        lags.deregistration_tail = Lag::secs(120);
+        lags.unhealthy_tail = Lag::secs(30);
+    });
+    let mut sim = Sim::new(profile, 1, &["a"]);
+    let (_, group) = sim.balanced_group(group(10, 1, 2));
+    sim.up.extend([target(1), target(2)]);
+    sim.register(&group, &[target(1), target(2)]);
+    sim.deregister(&group, target(1));
+    sim.up.remove(&target(1));
+    // FC-44: bad probes at 10 and 20 s, then 30 s.
+    assert_eq!(stops_after(&mut sim, target(1), 130), 50);
+}
+
+#[test]
+fn fc21_all_targets_down_fails_open_or_stops() {
+    let open = Profile {
+        all_down: AllDown::FailOpen,
+        ..Profile::local()
+    };
+    for (profile, chosen) in [(open, 2), (Profile::local(), 0)] {
+        let mut sim = Sim::new(profile, 1, &["a"]);
+        let (_, group) = sim.balanced_group(tcp_group("web"));
+        sim.up.extend([target(1), target(2)]);
+        sim.register(&group, &[target(1), target(2)]);
+        sim.up.clear();
+        sim.run_secs(10);
+        assert_eq!(sim.front().targets.len(), chosen);
+        // An open stream goes on in both.
+        assert_eq!(sim.front().established.len(), 2);
+    }
+}
+
+#[test]
+fn fc31a_a_zone_without_a_healthy_target_does_not_fail_open_while_another_has_one() {
+    let profile = Profile {
+        all_down: AllDown::FailOpen,
+        cross_zone: false,
+        ..Profile::local()
+    };
+    let mut sim = Sim::new(profile, 1, &["a", "b"]);
+    let id = sim
+        .engine
+        .create_group(sim.now, "g", tcp_group("web"))
+        .unwrap()
+        .id;
+    let mut spec = lb("svc", &[common::FRONT, "198.51.100.8"]);
+    spec.cross_zone = false;
+    spec.zones = vec!["b".to_owned(), "a".to_owned()];
+    let lb = sim.engine.create_lb(sim.now, "lb", spec).unwrap().id;
+    sim.engine.put_listener(sim.now, &lb, HTTP, &id).unwrap();
+    let near = |last, zone: &str| TargetSpec {
+        target: target(last),
+        zone: Some(zone.to_owned()),
+    };
+    sim.up.extend([target(1), target(2)]);
+    sim.engine
+        .register(sim.now, &id, vec![near(1, "b"), near(2, "a")])
+        .unwrap();
+    sim.run_secs(1);
+    // FC-61: one address per zone, in the order of the zones, each with its own targets.
+    let choice = |sim: &Sim, at: usize| {
+        let path = sim.engine.data_path(sim.nodes[at]);
+        assert_eq!(path.frontends.len(), 1);
+        path.frontends
+            .first_key_value()
+            .map(|(front, path)| (front.address.to_string(), path.targets.clone()))
+    };
+    assert_eq!(
+        choice(&sim, 1),
+        Some((common::FRONT.to_owned(), vec![target(1)]))
+    );
+    assert_eq!(
+        choice(&sim, 0),
+        Some(("198.51.100.8".to_owned(), vec![target(2)]))
+    );
+    // FC-31a
+    sim.up.remove(&target(1));
+    sim.run_secs(6);
+    assert_eq!(choice(&sim, 1).unwrap().1, []);
+    sim.up.remove(&target(2));
+    sim.run_secs(6);
+    assert_eq!(choice(&sim, 1).unwrap().1, [target(1)]);
+}
+
+#[test]
+fn fc23_an_unhealthy_target_loses_its_flows_only_where_the_profile_says_so() {
+    let cut = Profile {
+        unhealthy_flows: Established::Cut,
+        ..Profile::local()
+    };
+    for (profile, kept) in [(cut, false), (Profile::local(), true)] {
+        let mut sim = Sim::new(profile, 1, &["a"]);
+        let (_, group) = sim.balanced_group(tcp_group("web"));
+        sim.up.insert(target(1));
+        sim.register(&group, &[target(1)]);
+        sim.up.clear();
+        sim.run_secs(6);
+        // FC-23
+        assert_eq!(sim.front().established.contains(&target(1)), kept);
+    }
+}
+
+#[test]
+fn fc36_each_lb_node_uses_its_own_verdict_and_the_report_is_the_vote() {
+    let skew = Lag::Uniform(Duration::ZERO, Duration::from_secs(10));
+    let mut sim = Sim::new(
+        lagging(|lags| lags.verdict_skew = skew),
+        3,
+        &["a", "b", "c"],
+    );
+    let (_, group) = sim.balanced_group(group(10, 1, 2));
+    sim.up.insert(target(1));
+    sim.register(&group, &[target(1)]);
+    sim.run_secs(20);
+    assert_eq!(sim.state(&group, target(1)).0, TargetState::Healthy);
+    sim.blind.insert((sim.nodes[0], target(1)));
+    sim.run_secs(30);
+    // FC-36: one of three is blind.
+    assert_eq!(sim.state(&group, target(1)).0, TargetState::Healthy);
+    assert!(sim.front_at(sim.nodes[0], Protocol::Tcp).targets.is_empty());
+    sim.blind.insert((sim.nodes[1], target(1)));
+    sim.run_secs(30);
+    assert_eq!(sim.state(&group, target(1)).0, TargetState::Unhealthy);
+}
+
+#[test]
+fn fc45_a_switched_listener_goes_on_with_its_old_group_for_the_tail() {
+    let profile = lagging(|lags| lags.group_switch_tail = Lag::secs(75));
+    let mut sim = Sim::new(profile, 1, &["a"]);
+    let (lb, old) = sim.balanced_group(tcp_group("old"));
+    let new = sim
+        .engine
+        .create_group(sim.now, "new", tcp_group("new"))
+        .unwrap()
+        .id;
+    sim.up.extend([target(1), target(2)]);
+    sim.register(&old, &[target(1)]);
+    sim.register(&new, &[target(2)]);
+    sim.engine.put_listener(sim.now, &lb, HTTP, &new).unwrap();
+    // FC-45
+    assert_eq!(stops_after(&mut sim, target(1), 100), 75);
+    assert_eq!(sim.front().targets, [target(2)]);
+}
+
+#[test]
+fn fc47_a_load_balancer_serves_only_once_it_is_active() {
+    let mut sim = Sim::new(lagging(|lags| lags.provisioning = Lag::secs(90)), 1, &["a"]);
+    let (lb, group) = sim.balanced_group(tcp_group("web"));
+    sim.up.insert(target(1));
+    sim.register(&group, &[target(1)]);
+    sim.run_secs(89);
+    let serves = |sim: &Sim| !sim.data_path().frontends.is_empty();
+    assert!(!serves(&sim));
+    sim.run_secs(1);
+    // FC-47
+    assert_eq!(
+        sim.engine.get_lb(sim.now, &lb).unwrap().state,
+        e2e_cloud::engine::LbState::Active
+    );
+    assert!(serves(&sim));
+}
+
+#[test]
+fn a_group_that_no_listener_uses_is_not_judged_where_the_profile_says_so() {
+    let profile = Profile {
+        probe_unused_groups: false,
+        ..Profile::local()
+    };
+    let mut sim = Sim::new(profile, 1, &["a"]);
+    let id = sim
+        .engine
+        .create_group(sim.now, "g", tcp_group("web"))
+        .unwrap()
+        .id;
+    sim.up.insert(target(1));
+    sim.register(&id, &[target(1)]);
+    let idle = (TargetState::Unused, Some(Reason::NotInUse));
+    assert_eq!(sim.state(&id, target(1)), idle);
+    let lb = sim
+        .engine
+        .create_lb(sim.now, "lb", lb("svc", &[common::FRONT]))
+        .unwrap()
+        .id;
+    sim.engine.put_listener(sim.now, &lb, HTTP, &id).unwrap();
+    sim.run_secs(1);
+    assert_eq!(sim.state(&id, target(1)).0, TargetState::Healthy);
+    sim.engine.delete_listener(sim.now, &lb, HTTP).unwrap();
+    assert_eq!(sim.state(&id, target(1)), idle);
+}
+
+#[test]
+fn fc02_one_load_balancer_can_behave_differently() {
+    let mut sim = Sim::local();
+    let (lb, group) = sim.balanced_group(tcp_group("web"));
+    let slow = lagging(|lags| lags.registration = Lag::secs(60));
+    sim.engine.override_profile(&lb, slow).unwrap();
+    sim.up.insert(target(1));
+    sim.register(&group, &[target(1)]);
+    sim.run_secs(59);
+    // FC-02
+    assert_eq!(sim.state(&group, target(1)).0, TargetState::Initial);
+    sim.run_secs(1);
+    assert_eq!(sim.state(&group, target(1)).0, TargetState::Healthy);
+}
+
+#[test]
+fn fc05_fc06_the_same_seed_gives_the_same_log_and_draws_stay_in_range() {
+    let measured = vec![Duration::from_secs(21), Duration::from_secs(34)];
+    let scenario = |seed| {
+        let profile = lagging(|lags| {
+            lags.registration = Lag::Uniform(Duration::from_secs(20), Duration::from_secs(60));
+            lags.deregistration_tail = Lag::Measured(measured.clone());
+            lags.verdict_skew = Lag::Uniform(Duration::ZERO, Duration::from_secs(10));
+        });
+        let mut sim = Sim::new(profile, seed, &["a", "b"]);
+        let (_, group) = sim.balanced_group(group(10, 2, 2));
+        sim.up.extend((1..=8).map(target));
+        sim.register(&group, &(1..=8).map(target).collect::<Vec<_>>());
+        sim.run_secs(90);
+        sim.deregister(&group, target(3));
+        sim.run_secs(90);
+        sim
+    };
+    let (one, again, other) = (scenario(42), scenario(42), scenario(43));
+    // FC-05: byte for byte; and the head of the log tells the seed.
+    assert_eq!(
+        one.engine.log().json_lines(),
+        again.engine.log().json_lines()
+    );
+    assert_ne!(
+        one.engine.log().json_lines(),
+        other.engine.log().json_lines()
+    );
+    assert!(
+        one.engine
+            .log()
+            .json_lines()
+            .lines()
+            .next()
+            .unwrap()
+            .contains(r#""seed":42"#)
+    );
+    // FC-06
+    let healthy = one
+        .history(target(1))
+        .iter()
+        .find(|(_, state, _)| *state == TargetState::Healthy)
+        .map(|(second, ..)| *second);
+    assert!((20..=70).contains(&healthy.unwrap()), "{healthy:?}");
+    for event in one.engine.log().after(0) {
+        if let What::TailStarted { until, .. } = &event.what {
+            assert!(measured.contains(&until.since(event.cloud_time)));
+        }
+    }
+    assert_eq!(one.now.since(START), Duration::from_secs(180));
+}
