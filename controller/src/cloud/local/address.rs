@@ -92,6 +92,11 @@ impl Pool {
         )
     }
 
+    /// Whether it has addresses of this family.
+    pub fn has(&self, family: IpFamily) -> bool {
+        self.ranges.iter().any(|range| range.family() == family)
+    }
+
     fn contains(&self, address: IpAddr) -> bool {
         self.ranges.iter().any(|range| range.contains(address))
     }

@@ -1,8 +1,183 @@
 //! Provider `local`: the fake cloud's REST API (harness.md section 6), or whatever speaks it.
+//!
+//! A shard is one Service. Addresses are chosen here, from `AddressPool` objects; the cloud accepts
+//! them or names the holder.
 
 pub mod address;
 pub mod annotations;
+pub mod client;
 pub mod model;
 pub mod names;
+mod outcome;
 pub mod plan;
+pub mod resolve;
 pub mod step;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use onehop_core::crd::{AddressPool, LoadBalancerSpec};
+use onehop_core::id::{IpFamily, ServiceKey};
+use onehop_core::service::ServiceSpec;
+use onehop_core::time::Time;
+
+use self::address::{AddressBook, Denied, Holder, Pool, Request};
+use self::client::Client;
+use self::model::Observed;
+use self::plan::Settings;
+use self::resolve::{NodeProxy, OPTION_ADDRESSES, OPTION_POOL};
+use self::step::LocalStep;
+use super::CloudError;
+use crate::lease::Fence;
+use crate::plan::{Effect, Existing, Intent, Look, Outcome, Plan, Provider, Refusal, Resolution};
+
+/// The provider.
+#[derive(Debug)]
+pub struct Local {
+    client: Client,
+    settings: Settings,
+    proxy: NodeProxy,
+}
+
+impl Local {
+    /// A provider over a client.
+    pub fn new(client: Client, settings: Settings, proxy: NodeProxy) -> Self {
+        Self {
+            client,
+            settings,
+            proxy,
+        }
+    }
+}
+
+impl Provider for Local {
+    type Shard = ServiceKey;
+    type Observed = Observed;
+    type Step = LocalStep;
+
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn shards(&self, service: &ServiceKey) -> Vec<ServiceKey> {
+        vec![service.clone()]
+    }
+
+    fn services(&self, shard: &ServiceKey) -> Vec<ServiceKey> {
+        vec![shard.clone()]
+    }
+
+    fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution {
+        resolve::resolve(self.proxy, service, last_good)
+    }
+
+    fn place(
+        &self,
+        service: &ServiceSpec,
+        spec: &LoadBalancerSpec,
+        pools: &[AddressPool],
+        book: &mut AddressBook,
+    ) -> Result<Vec<IpAddr>, Refusal> {
+        place(service, spec, pools, book)
+    }
+
+    async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {
+        self.client.inventory().await
+    }
+
+    async fn observe(
+        &self,
+        shard: &ServiceKey,
+        look: Look<'_, Observed>,
+    ) -> Result<Observed, CloudError> {
+        self.client.observe(shard, look).await
+    }
+
+    fn target_addresses(&self, seen: &Observed) -> BTreeSet<IpAddr> {
+        seen.groups
+            .iter()
+            .flat_map(|g| g.targets.keys())
+            .map(|key| key.address)
+            .collect()
+    }
+
+    fn plan(
+        &self,
+        shard: &ServiceKey,
+        intents: &[Intent],
+        seen: &Observed,
+        now: Time,
+    ) -> Plan<LocalStep> {
+        plan::plan(&self.settings, shard, intents.first(), seen, now)
+    }
+
+    async fn execute(&self, step: &LocalStep, fence: &Fence) -> Result<Effect, CloudError> {
+        self.client.execute(step, fence).await
+    }
+
+    fn next_look(
+        &self,
+        _shard: &ServiceKey,
+        intents: &[Intent],
+        seen: &Observed,
+        now: Time,
+    ) -> Option<Time> {
+        plan::next_look(&self.settings, intents, seen, now)
+    }
+
+    fn outcome(&self, intent: &Intent, seen: &Observed, now: Time) -> Outcome {
+        outcome::outcome(intent, seen, now)
+    }
+
+    fn is_gone(&self, _service: &ServiceKey, seen: &Observed) -> bool {
+        seen.is_empty()
+    }
+}
+
+/// Chooses addresses for one Service from the pools.
+fn place(
+    service: &ServiceSpec,
+    spec: &LoadBalancerSpec,
+    pools: &[AddressPool],
+    book: &mut AddressBook,
+) -> Result<Vec<IpAddr>, Refusal> {
+    let option = |name| {
+        spec.options
+            .iter()
+            .find(|o| o.name == name)
+            .map(|o| o.value.as_str())
+    };
+    let fixed = option(OPTION_ADDRESSES).unwrap_or_default().split(',');
+    let pools: Vec<Pool> = pools.iter().map(|pool| Pool::read(pool).0).collect();
+    let request = Request {
+        families: families(spec, &pools),
+        addresses: fixed.filter_map(|text| text.trim().parse().ok()).collect(),
+        pool: option(OPTION_POOL).map(str::to_owned),
+    };
+    let holder = Holder {
+        service: service.key.clone(),
+        uid: service.uid.clone(),
+    };
+    address::allocate(&request, &holder, &pools, book).map_err(|denied| Refusal {
+        reason: match denied {
+            Denied::InUse { .. } => "RequestedAddressInUse",
+            _ => "AllocationFailed",
+        },
+        message: denied.to_string(),
+    })
+}
+
+/// The first family is a must; the second one is given where a pool has it.
+fn families(spec: &LoadBalancerSpec, pools: &[Pool]) -> Vec<IpFamily> {
+    let has = |family: IpFamily| pools.iter().any(|pool| pool.has(family));
+    let wanted = spec.families.iter().copied().enumerate();
+    let chosen: Vec<_> = wanted
+        .filter(|(i, family)| *i == 0 || has(*family))
+        .map(|(_, family)| family)
+        .collect();
+    if chosen.is_empty() {
+        vec![IpFamily::V4]
+    } else {
+        chosen
+    }
+}

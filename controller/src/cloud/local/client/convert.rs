@@ -1,0 +1,204 @@
+//! Between the wire and our model. An object that does not carry our tags as we write them is not
+//! ours and is left out.
+
+use std::collections::{BTreeMap, HashSet};
+
+use onehop_core::crd::TargetMode;
+use onehop_core::id::{Protocol, ServiceKey, ServiceUid};
+
+use super::super::model::{
+    Balancer, BalancerSpec, BalancerState, Delivery, Group, GroupSpec, ListenerKey, Probe,
+    ProbeProtocol,
+};
+use super::super::names::{self, Tags};
+use super::wire::{
+    GroupBody, GroupView, Health, LbBody, LbView, TargetBody, TargetsBody, TargetsView,
+};
+use crate::plan::Existing;
+use crate::plan::membership::{CloudState, TargetKey};
+
+/// One entry per Service and UID found.
+pub(super) fn existing(
+    balancers: Vec<LbView>,
+    groups: Vec<GroupView>,
+) -> Vec<Existing<ServiceKey>> {
+    let mut found: BTreeMap<(ServiceKey, ServiceUid), HashSet<std::net::IpAddr>> = BTreeMap::new();
+    for view in balancers {
+        if let Some(owner) = owner(&view.tags) {
+            found.entry(owner).or_default().extend(view.addresses);
+        }
+    }
+    for owner in groups.iter().filter_map(|view| owner(&view.tags)) {
+        found.entry(owner).or_default();
+    }
+    let entry = |((service, uid), addresses): ((ServiceKey, ServiceUid), HashSet<_>)| Existing {
+        shard: service.clone(),
+        service,
+        uid,
+        addresses: addresses.into_iter().collect(),
+    };
+    found.into_iter().map(entry).collect()
+}
+
+fn owner(tags: &Tags) -> Option<(ServiceKey, ServiceUid)> {
+    let (namespace, name) = tags.get(names::SERVICE)?.split_once('/')?;
+    let uid = tags.get(names::SERVICE_UID)?;
+    Some((ServiceKey::new(namespace, name), uid.as_str().into()))
+}
+
+pub(super) fn balancer(view: LbView) -> Option<Balancer> {
+    let (_, uid) = owner(&view.tags)?;
+    let listener = |l: super::wire::ListenerView| {
+        Some((
+            ListenerKey {
+                port: l.port,
+                protocol: protocol(&l.protocol)?,
+            },
+            l.group,
+        ))
+    };
+    Some(Balancer {
+        id: view.id,
+        uid,
+        state: match view.state.as_str() {
+            "active" => BalancerState::Active,
+            "failed" => BalancerState::Failed,
+            _ => BalancerState::Provisioning,
+        },
+        listeners: view.listeners.into_iter().filter_map(listener).collect(),
+        spec: BalancerSpec {
+            name: view.name,
+            tags: view.tags,
+            addresses: view.addresses,
+            delivery: if view.floating {
+                Delivery::Floating
+            } else {
+                Delivery::Translated
+            },
+        },
+    })
+}
+
+pub(super) fn balancer_body(spec: &BalancerSpec) -> LbBody<'_> {
+    LbBody {
+        name: &spec.name,
+        tags: &spec.tags,
+        addresses: &spec.addresses,
+        preserve_client_ip: true,
+        floating: spec.delivery == Delivery::Floating,
+    }
+}
+
+pub(super) fn group(view: GroupView) -> Option<Group> {
+    let (_, uid) = owner(&view.tags)?;
+    Some(Group {
+        id: view.id,
+        uid,
+        port: names::port_from_tag(view.tags.get(names::PORT)?)?,
+        generation: view.tags.get(names::GENERATION)?.parse().ok()?,
+        retired: view
+            .tags
+            .get(names::RETIRED)
+            .and_then(|since| since.parse().ok()),
+        spec: GroupSpec {
+            name: view.name,
+            protocol: protocol(&view.protocol)?,
+            mode: match view.mode.as_str() {
+                "node" => TargetMode::Node,
+                "vip" => TargetMode::Vip,
+                "pod" => TargetMode::Pod,
+                _ => return None,
+            },
+            probe: view.health.map(probe),
+            drain_seconds: whole(view.drain_seconds),
+            tags: view.tags,
+        },
+        targets: BTreeMap::new(),
+    })
+}
+
+pub(super) fn group_body(spec: &GroupSpec) -> GroupBody<'_> {
+    GroupBody {
+        name: &spec.name,
+        tags: &spec.tags,
+        protocol: spec.protocol.as_str(),
+        mode: spec.mode.as_str(),
+        health: spec.probe.as_ref().map(|probe| Health {
+            protocol: match probe.protocol {
+                ProbeProtocol::Tcp => "TCP".to_owned(),
+                ProbeProtocol::Http => "HTTP".to_owned(),
+            },
+            port: probe.port,
+            path: probe.path.clone(),
+            interval: probe.interval_seconds.into(),
+            timeout: probe.timeout_seconds.into(),
+            healthy: probe.healthy,
+            unhealthy: probe.unhealthy,
+        }),
+        drain_seconds: spec.drain_seconds.into(),
+    }
+}
+
+fn probe(health: Health) -> Probe {
+    let http = health.protocol == "HTTP";
+    Probe {
+        protocol: if http {
+            ProbeProtocol::Http
+        } else {
+            ProbeProtocol::Tcp
+        },
+        port: health.port,
+        path: health.path.filter(|_| http),
+        interval_seconds: whole(health.interval),
+        timeout_seconds: whole(health.timeout),
+        healthy: health.healthy,
+        unhealthy: health.unhealthy,
+    }
+}
+
+/// Seconds as we set them: whole ones. Anything else was set by somebody else and reads as different.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float cast saturates, and what saturates differs from what we set"
+)]
+fn whole(seconds: f64) -> u32 {
+    seconds.round() as u32
+}
+
+fn protocol(text: &str) -> Option<Protocol> {
+    text.to_ascii_uppercase().parse().ok()
+}
+
+pub(super) fn targets_body(targets: impl Iterator<Item = TargetKey>) -> TargetsBody {
+    let target = |key: TargetKey| TargetBody {
+        address: key.address,
+        port: key.port,
+    };
+    TargetsBody {
+        targets: targets.map(target).collect(),
+    }
+}
+
+/// States by target. In a group without a probe `healthy` means no more than registered.
+pub(super) fn targets(view: TargetsView, probed: bool) -> BTreeMap<TargetKey, CloudState> {
+    let state = |text: &str| match text {
+        "healthy" if probed => CloudState::Healthy,
+        "healthy" | "unused" => CloudState::Unjudged,
+        "unhealthy" => CloudState::Unhealthy,
+        "draining" => CloudState::Draining,
+        _ => CloudState::Initial,
+    };
+    view.targets
+        .into_iter()
+        .map(|t| {
+            (
+                TargetKey {
+                    address: t.address,
+                    port: t.port,
+                },
+                state(&t.state),
+            )
+        })
+        .collect()
+}

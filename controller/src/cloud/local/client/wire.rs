@@ -1,0 +1,115 @@
+//! Bodies of the local cloud's REST API (harness.md section 6). Unknown fields of answers are ignored.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+type Tags = BTreeMap<String, String>;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LbBody<'a> {
+    pub(super) name: &'a str,
+    pub(super) tags: &'a Tags,
+    pub(super) addresses: &'a [IpAddr],
+    #[serde(rename = "preserveClientIP")]
+    pub(super) preserve_client_ip: bool,
+    pub(super) floating: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LbView {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) tags: Tags,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) floating: bool,
+    pub(super) state: String,
+    pub(super) listeners: Vec<ListenerView>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ListenerBody {
+    pub(super) group: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ListenerView {
+    pub(super) port: u16,
+    pub(super) protocol: String,
+    pub(super) group: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct GroupBody<'a> {
+    pub(super) name: &'a str,
+    pub(super) tags: &'a Tags,
+    pub(super) protocol: &'static str,
+    pub(super) mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) health: Option<Health>,
+    pub(super) drain_seconds: f64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct GroupView {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) tags: Tags,
+    pub(super) protocol: String,
+    pub(super) mode: String,
+    pub(super) health: Option<Health>,
+    pub(super) drain_seconds: f64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Health {
+    pub(super) protocol: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) port: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) path: Option<String>,
+    pub(super) interval: f64,
+    pub(super) timeout: f64,
+    pub(super) healthy: u32,
+    pub(super) unhealthy: u32,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct TargetsBody {
+    pub(super) targets: Vec<TargetBody>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct TargetBody {
+    pub(super) address: IpAddr,
+    pub(super) port: u16,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct TargetsView {
+    pub(super) targets: Vec<TargetView>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct TargetView {
+    pub(super) address: IpAddr,
+    pub(super) port: u16,
+    pub(super) state: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Items<T> {
+    pub(super) items: Vec<T>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ErrorBody {
+    pub(super) code: String,
+    pub(super) message: String,
+}

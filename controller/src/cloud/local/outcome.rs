@@ -1,0 +1,90 @@
+//! What to say about a Service, read off the last observation. Pure.
+
+use onehop_core::time::Time;
+
+use super::model::{BalancerState, ListenerKey, Observed};
+use super::plan::{balancer_of, decide, groups_of};
+use crate::plan::membership::{Action, CloudState, MassRemoval};
+use crate::plan::{Intent, Outcome, PortCount, Programmed};
+
+/// State, addresses, ids and counts.
+pub(super) fn outcome(intent: &Intent, seen: &Observed, now: Time) -> Outcome {
+    let balancer = balancer_of(intent, seen);
+    let mut resources = Vec::new();
+    if let Some(balancer) = balancer {
+        resources.push(("loadBalancer", balancer.id.clone(), 1));
+    }
+    let mut mass_removal: Option<MassRemoval> = None;
+    let mut ports = std::collections::BTreeMap::new();
+    for port in &intent.spec.ports {
+        let mut count = PortCount::default();
+        for group in groups_of(intent, &port.key(), seen) {
+            resources.push(("group", group.id.clone(), group.generation));
+            let decision = decide(intent, group, now);
+            if group.retired.is_none() {
+                count.held += amount(decision.with(Action::Hold).count());
+                mass_removal = mass_removal.or(decision.mass_removal);
+            }
+            for state in group.targets.values() {
+                tally(&mut count, *state);
+            }
+        }
+        ports.insert(port.key(), count);
+    }
+    Outcome {
+        programmed: programmed(intent, seen),
+        addresses: balancer
+            .map(|b| b.spec.addresses.clone())
+            .unwrap_or_default(),
+        resources,
+        ports,
+        mass_removal,
+    }
+}
+
+fn programmed(intent: &Intent, seen: &Observed) -> Programmed {
+    let Some(balancer) = balancer_of(intent, seen) else {
+        return Programmed::Waiting("the load balancer is not made yet".to_owned());
+    };
+    match balancer.state {
+        BalancerState::Provisioning => {
+            return Programmed::Waiting(format!("load balancer {} is provisioning", balancer.id));
+        }
+        BalancerState::Failed => {
+            return Programmed::Failed(format!("load balancer {} has failed", balancer.id));
+        }
+        BalancerState::Active => {}
+    }
+    if balancer.spec.addresses != intent.addresses {
+        return Programmed::Waiting("the load balancer has yet to take its addresses".to_owned());
+    }
+    let missing = intent.spec.ports.iter().find(|port| {
+        let key = ListenerKey {
+            port: port.port,
+            protocol: port.protocol,
+        };
+        !balancer.listeners.contains_key(&key)
+    });
+    match missing {
+        Some(port) => Programmed::Waiting(format!("no listener yet for port {}", port.key())),
+        None => Programmed::Yes,
+    }
+}
+
+fn tally(count: &mut PortCount, state: CloudState) {
+    match state {
+        CloudState::Draining => count.draining += 1,
+        state => {
+            count.registered += 1;
+            match state {
+                CloudState::Healthy | CloudState::Unjudged => count.healthy += 1,
+                CloudState::Initial => count.initial += 1,
+                CloudState::Unhealthy | CloudState::Draining => count.unhealthy += 1,
+            }
+        }
+    }
+}
+
+fn amount(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

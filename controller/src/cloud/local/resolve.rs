@@ -1,0 +1,294 @@
+//! From a Service to the resolved spec of its load balancer. Pure.
+//!
+//! Everything wrong is collected; while anything is, the last good spec is carried out (I10). A new
+//! Service with something wrong gets nothing until it is put right.
+
+use onehop_core::crd::{
+    ClientIp, HealthBy, HealthCheck, HealthProtocol, LateFlows, LoadBalancerPort, LoadBalancerSpec,
+    Membership, ProviderKind, ProviderOption, Scheme, TargetMode,
+};
+use onehop_core::id::Protocol;
+use onehop_core::service::{ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
+
+use super::annotations::{self, Wishes};
+use crate::plan::{Refusal, Resolution};
+
+/// Option name of fixed addresses in the resolved spec.
+pub const OPTION_ADDRESSES: &str = "addresses";
+/// Option name of a named pool in the resolved spec.
+pub const OPTION_POOL: &str = "addressPool";
+
+/// Who forwards on the nodes, and so which port tells their health (crd.md section 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeProxy {
+    /// The agent beside kube-proxy: it proxies only Services that carry its label.
+    Beside,
+    /// The agent alone.
+    Replace,
+}
+
+/// Value of the label that hands a Service to the agent beside kube-proxy.
+const AGENT_PROXY_NAME: &str = "onehop";
+/// Node health of kube-proxy.
+const KUBE_PROXY_HEALTH: u16 = 10256;
+/// Node health of the agent.
+const AGENT_HEALTH: u16 = 10356;
+const NODE_HEALTH_PATH: &str = "/healthz";
+
+/// Reads one Service.
+pub fn resolve(
+    proxy: NodeProxy,
+    service: &ServiceSpec,
+    last_good: Option<&LoadBalancerSpec>,
+) -> Resolution {
+    let (wishes, problems) = annotations::parse(service);
+    let mut refusals: Vec<Refusal> = problems
+        .iter()
+        .map(|problem| refusal("AnnotationInvalid", problem.to_string()))
+        .collect();
+    let mut ports = Vec::new();
+    for port in &service.ports {
+        match resolve_port(proxy, service, port, wishes.mode) {
+            Ok(port) => ports.push(port),
+            Err(refused) => refusals.push(refused),
+        }
+    }
+    if !refusals.is_empty() {
+        let kept = last_good
+            .filter(|spec| spec.service_uid == service.uid)
+            .cloned();
+        return Resolution {
+            spec: kept,
+            refusals,
+        };
+    }
+    Resolution {
+        spec: Some(spec(service, wishes, ports)),
+        refusals,
+    }
+}
+
+fn spec(service: &ServiceSpec, wishes: Wishes, ports: Vec<LoadBalancerPort>) -> LoadBalancerSpec {
+    let option = |(name, value, from): (&str, String, String)| ProviderOption {
+        name: name.to_owned(),
+        value,
+        from,
+    };
+    LoadBalancerSpec {
+        provider: ProviderKind::Local,
+        class: service.class.clone(),
+        service_uid: service.uid.clone(),
+        scheme: Scheme::InternetFacing,
+        families: service.families.clone(),
+        ports,
+        sources: Vec::new(),
+        membership: Membership {
+            policy: wishes.membership.unwrap_or_default(),
+            floor_percent: 100,
+            hold_max_seconds: 600,
+            tail_max_seconds: 0,
+            late_flows: LateFlows::Forward,
+        },
+        options: wishes.origins.into_iter().map(option).collect(),
+    }
+}
+
+fn refusal(reason: &'static str, message: String) -> Refusal {
+    Refusal { reason, message }
+}
+
+fn resolve_port(
+    proxy: NodeProxy,
+    service: &ServiceSpec,
+    port: &ServicePort,
+    explicit: Option<TargetMode>,
+) -> Result<LoadBalancerPort, Refusal> {
+    if port.key.protocol == Protocol::Sctp {
+        let message = format!("port {}: this cloud has no SCTP listeners", port.key);
+        return Err(refusal("ProtocolUnsupported", message));
+    }
+    let mode = choose_mode(service, port, explicit)?;
+    Ok(LoadBalancerPort {
+        name: port.key.name.clone(),
+        protocol: port.key.protocol,
+        port: port.port,
+        mode,
+        target_port: match (mode, &port.target) {
+            (TargetMode::Pod, TargetPort::Number(number)) => Some(*number),
+            _ => None,
+        },
+        node_port: port.node_port.filter(|_| mode == TargetMode::Node),
+        client_ip: ClientIp::Preserve,
+        health: health(proxy, service, port, mode),
+    })
+}
+
+/// K-50 and K-51: every mode but `node` is possible here, and that one needs a node port.
+fn choose_mode(
+    service: &ServiceSpec,
+    port: &ServicePort,
+    explicit: Option<TargetMode>,
+) -> Result<TargetMode, Refusal> {
+    match (explicit, port.node_port) {
+        (Some(TargetMode::Node), None) => Err(refusal(
+            "TargetModeImpossible",
+            format!(
+                "{}: node needs a node port, and port {} has none (allocateLoadBalancerNodePorts \
+                 is {}): use pod or vip",
+                annotations::TARGET,
+                port.key,
+                service.allocates_node_ports
+            ),
+        )),
+        (Some(mode), _) => Ok(mode),
+        (None, Some(_)) if service.allocates_node_ports => Ok(TargetMode::Node),
+        (None, _) => Ok(TargetMode::Pod),
+    }
+}
+
+/// crd.md section 6, the row of our own classes. Pod health by the agent needs the guard's channel.
+fn health(
+    proxy: NodeProxy,
+    service: &ServiceSpec,
+    port: &ServicePort,
+    mode: TargetMode,
+) -> Option<HealthCheck> {
+    let check = |by, protocol, port: Option<u16>, path: Option<&str>| HealthCheck {
+        by,
+        protocol,
+        port,
+        path: path.map(str::to_owned),
+        interval_seconds: 2,
+        timeout_seconds: 2,
+        healthy: 1,
+        unhealthy: 2,
+    };
+    let http = |by, port| check(by, HealthProtocol::Http, Some(port), Some(NODE_HEALTH_PATH));
+    match (
+        mode,
+        service.external_policy,
+        service.health_check_node_port,
+    ) {
+        (TargetMode::Pod, _, _) if port.key.protocol == Protocol::Udp => None,
+        (TargetMode::Pod, _, _) => Some(check(HealthBy::Traffic, HealthProtocol::Tcp, None, None)),
+        (_, TrafficPolicy::Local, Some(port)) => Some(http(HealthBy::Local, port)),
+        _ => Some(http(HealthBy::Node, node_health_port(proxy, service))),
+    }
+}
+
+fn node_health_port(proxy: NodeProxy, service: &ServiceSpec) -> u16 {
+    match (proxy, service.proxy_name()) {
+        (NodeProxy::Replace, _) | (_, Some(AGENT_PROXY_NAME)) => AGENT_HEALTH,
+        _ => KUBE_PROXY_HEALTH,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onehop_core::id::PortKey;
+
+    use super::*;
+
+    fn service() -> ServiceSpec {
+        ServiceSpec {
+            uid: "u1".into(),
+            allocates_node_ports: true,
+            ports: vec![ServicePort {
+                key: PortKey::new("http", Protocol::Tcp),
+                port: 80,
+                target: TargetPort::Number(8080),
+                node_port: Some(30080),
+                app_protocol: None,
+            }],
+            ..ServiceSpec::default()
+        }
+    }
+
+    fn annotated(key: &str, value: &str) -> ServiceSpec {
+        let mut service = service();
+        service.annotations.insert(key.to_owned(), value.to_owned());
+        service
+    }
+
+    fn only_port(service: &ServiceSpec) -> LoadBalancerPort {
+        let resolved = resolve(NodeProxy::Beside, service, None);
+        resolved.spec.unwrap().ports.remove(0)
+    }
+
+    #[test]
+    fn k51_without_node_ports_and_without_a_wish_it_is_pod_mode() {
+        assert_eq!(only_port(&service()).mode, TargetMode::Node);
+        let mut without = service();
+        without.allocates_node_ports = false;
+        without.ports[0].node_port = None;
+        let port = only_port(&without);
+        assert_eq!(port.mode, TargetMode::Pod, "K-51");
+        assert_eq!((port.target_port, port.node_port), (Some(8080), None));
+        without.ports[0].node_port = Some(30080);
+        assert_eq!(
+            only_port(&without).mode,
+            TargetMode::Pod,
+            "C-02: the flag decides"
+        );
+    }
+
+    #[test]
+    fn k50_an_impossible_explicit_mode_is_refused_and_the_last_good_kept() {
+        let good = resolve(NodeProxy::Beside, &service(), None).spec.unwrap();
+        let mut bad = annotated(annotations::TARGET, "node");
+        bad.allocates_node_ports = false;
+        bad.ports[0].node_port = None;
+        let resolved = resolve(NodeProxy::Beside, &bad, Some(&good));
+        assert_eq!(resolved.spec.as_ref(), Some(&good), "K-50");
+        assert_eq!(resolved.refusals[0].reason, "TargetModeImpossible");
+        assert_eq!(resolve(NodeProxy::Beside, &bad, None).spec, None);
+    }
+
+    #[test]
+    fn i10_a_typo_keeps_the_last_good_spec_of_the_same_service_only() {
+        let good = resolve(NodeProxy::Beside, &service(), None).spec.unwrap();
+        let typo = annotated(annotations::TARGET, "pods");
+        let resolved = resolve(NodeProxy::Beside, &typo, Some(&good));
+        assert_eq!(resolved.spec.as_ref(), Some(&good), "I10");
+        let other = LoadBalancerSpec {
+            service_uid: "u0".into(),
+            ..good
+        };
+        assert_eq!(resolve(NodeProxy::Beside, &typo, Some(&other)).spec, None);
+    }
+
+    #[test]
+    fn default_health_checks_are_those_of_crd_section_6() {
+        let at = |service: &ServiceSpec, proxy| {
+            let port = resolve(proxy, service, None).spec.unwrap().ports.remove(0);
+            port.health.map(|h| (h.by, h.protocol, h.port, h.path))
+        };
+        let node = |port| {
+            Some((
+                HealthBy::Node,
+                HealthProtocol::Http,
+                Some(port),
+                Some("/healthz".to_owned()),
+            ))
+        };
+        assert_eq!(at(&service(), NodeProxy::Beside), node(10256));
+        assert_eq!(at(&service(), NodeProxy::Replace), node(10356));
+        let mut labelled = service();
+        let label = onehop_core::service::PROXY_NAME_LABEL.to_owned();
+        labelled.labels.insert(label, "onehop".to_owned());
+        assert_eq!(at(&labelled, NodeProxy::Beside), node(10356));
+        let mut local = service();
+        local.external_policy = TrafficPolicy::Local;
+        local.health_check_node_port = Some(31000);
+        let by = at(&local, NodeProxy::Beside).unwrap();
+        assert_eq!((by.0, by.2), (HealthBy::Local, Some(31000)));
+        let mut pod = annotated(annotations::TARGET, "pod");
+        let traffic = at(&pod, NodeProxy::Beside).unwrap();
+        assert_eq!(
+            (traffic.0, traffic.1, traffic.2),
+            (HealthBy::Traffic, HealthProtocol::Tcp, None)
+        );
+        pod.ports[0].key.protocol = Protocol::Udp;
+        assert_eq!(at(&pod, NodeProxy::Beside), None);
+    }
+}
