@@ -1,3 +1,4 @@
 //! node-agent
 
+pub mod commit;
 pub mod table;

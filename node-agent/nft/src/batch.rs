@@ -15,7 +15,7 @@ const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 const NFNL_MSG_BATCH_END: u16 = 0x11;
 const BATCH_GENID: u16 = 1;
 /// `NFT_DATA_VERDICT`: data type of a verdict map (S-227).
-const DATA_TYPE_VERDICT: u32 = 0xffff_ff00;
+pub(crate) const DATA_TYPE_VERDICT: u32 = 0xffff_ff00;
 /// Where an element list is cut, below the 64 KiB of an attribute (S-253).
 const ELEMENT_LIST_CUT: usize = 60_000;
 

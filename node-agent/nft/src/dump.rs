@@ -1,7 +1,11 @@
 //! What the kernel holds, as read back: parsing of dump messages.
 
+use crate::batch::DATA_TYPE_VERDICT;
 use crate::expr::Verdict;
-use crate::object::{Base, ChainType, Element, ElementData, Family, Hook, Policy, Table};
+use crate::object::{
+    Base, ChainType, DataType, Element, ElementData, Family, Hook, Policy, Set, Table, length,
+    type_id,
+};
 use crate::value::Value;
 use crate::wire::{Attributes, Message};
 
@@ -72,6 +76,26 @@ pub struct SetInfo {
     pub data_len: Option<u32>,
     /// Most elements.
     pub size: u32,
+}
+
+impl SetInfo {
+    /// What the kernel will show of a set declared so.
+    pub fn expected(set: &Set) -> Self {
+        let (data_type, data_len) = match &set.data {
+            None => (None, None),
+            Some(DataType::Verdict) => (Some(DATA_TYPE_VERDICT), None),
+            Some(DataType::Fields(fields)) => (Some(type_id(fields)), Some(length(fields))),
+        };
+        Self {
+            name: set.name.clone(),
+            flags: set.all_flags(),
+            key_type: type_id(&set.key),
+            key_len: length(&set.key),
+            data_type,
+            data_len,
+            size: set.size,
+        }
+    }
 }
 
 pub(crate) fn table(message: &Message<'_>) -> Option<TableInfo> {

@@ -9,6 +9,7 @@ use crate::expr::{
     NatKind, NumgenKind, PayloadAt, PayloadBase, Reg, Reject, SetRef, Verdict,
 };
 use crate::value::Value;
+use crate::wire::Writer;
 
 /// A field that can be tested, or be part of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +119,15 @@ impl Rule {
     /// The expressions so far.
     pub fn exprs(&self) -> &[Expr] {
         &self.exprs
+    }
+
+    /// A number that differs between rules with different expressions; kept as user data it tells on read-back what a
+    /// rule was written as (FNV-1a of the encoding).
+    pub fn fingerprint(&self) -> u64 {
+        let mut writer = Writer::default();
+        self.exprs.iter().for_each(|expr| expr.encode(&mut writer));
+        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        writer.bytes().iter().fold(0xcbf2_9ce4_8422_2325, step)
     }
 
     pub(crate) fn parts(&self) -> (Option<&str>, &[(u8, Vec<u8>)]) {

@@ -245,6 +245,12 @@ pub trait Dataplane: Send {
 
     /// Commits a change. Each family is one transaction; a failing family does not stop the other (S-10).
     fn commit(&mut self, change: &ElementChange) -> Result<(), CommitFailure>;
+
+    /// Deletes class chains that were out of use for a second (S-247); true: some are still waiting, come back in about
+    /// a second. Called when nothing else is to be done.
+    fn idle(&mut self) -> Result<bool, CommitFailure> {
+        Ok(false)
+    }
 }
 
 #[cfg(test)]

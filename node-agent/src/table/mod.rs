@@ -1,4 +1,7 @@
 //! Our two nftables tables: vocabulary of elements, layout of section 12, encoding.
 //! Called by compile (vocabulary) and commit (all of it).
 
+pub mod class;
 pub mod element;
+pub mod layout;
+pub mod set;

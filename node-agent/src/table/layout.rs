@@ -1,0 +1,356 @@
+//! The static part of a table: sets, chains and rules of sections 12.3 to 12.5.
+//! Depends on the configuration only; commit makes it once and compares it at every start (S-132).
+//! Affinity (12.7) has its hooks and empty maps here; its chains per service port do not exist yet.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use onehop_nft::expr::{CT_STATE_NEW, CT_STATUS_DNAT, NAT_FULLY_RANDOM};
+use onehop_nft::{Chain, ChainType, CmpOp, CtDirection, Field, FieldType, Hook, Rule, Set, Table};
+
+use super::element::{Family, SetId};
+use super::set::{REJECT_CHAIN, address};
+
+/// Name of our tables (S-201).
+pub const TABLE: &str = "onehop";
+/// The table's comment; carries the layout version (S-132).
+pub const VERSION: &str = "onehop node agent, layout 1";
+/// Remembers by which uplink a connection came (S-404); empty while there is one uplink (S-402).
+pub const UPLINK_MARK: &str = "uplink-mark";
+
+/// Fields of the frontend key K.
+pub(super) const K: [Field; 3] = [Field::Daddr, Field::L4Proto, Field::Dport];
+/// Fields of the node port key P.
+pub(super) const P: [Field; 2] = [Field::L4Proto, Field::Dport];
+
+/// What the static part depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Packet mark that asks for masquerade; one bit (S-67).
+    pub masquerade_mark: u32,
+    /// Masquerade all `ClusterIP` traffic (S-60).
+    pub masquerade_all: bool,
+    /// Pod ranges of the detector (S-61); none of a family: no detector there (S-60).
+    pub pod_cidrs: Vec<IpNet>,
+    /// Whether kube-proxy runs on this node too; decides where the checks stand (S-128).
+    pub beside_kube_proxy: bool,
+    /// Ranges in which an address that is no `ClusterIP` is dropped (S-26); only ever filled when alone.
+    pub service_cidrs: Vec<IpNet>,
+}
+
+/// Sets and chains with rules, in the order in which they are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Our table of the family.
+    pub table: Table,
+    /// All sets and maps.
+    pub sets: Vec<Set>,
+    /// All chains but the classes. Regular ones come first.
+    pub chains: Vec<(Chain, Vec<Rule>)>,
+}
+
+/// nft's word for a family.
+pub fn nft_family(family: Family) -> onehop_nft::Family {
+    match family {
+        Family::V4 => onehop_nft::Family::Ip,
+        Family::V6 => onehop_nft::Family::Ip6,
+    }
+}
+
+/// Our table of a family.
+pub fn table(family: Family) -> Table {
+    Table::new(nft_family(family), TABLE)
+}
+
+impl Layout {
+    /// The static part of a family's table.
+    pub fn new(family: Family, options: &Options) -> Self {
+        let rules = Rules { family, options };
+        let mut sets: Vec<Set> = SetId::ALL.iter().map(|id| id.declaration(family)).collect();
+        sets.extend(affinity_maps(family));
+        let mut chains = rules.regular_chains();
+        chains.extend(rules.base_chains());
+        Self {
+            table: table(family),
+            sets,
+            chains,
+        }
+    }
+}
+
+/// Maps of 12.3 that only session affinity fills (S-225, S-211).
+fn affinity_maps(family: Family) -> Vec<Set> {
+    let frontend = [address(family), FieldType::PROTO, FieldType::PORT];
+    let nodeport = [FieldType::PROTO, FieldType::PORT];
+    vec![
+        Set::new("affinity", &frontend).vmap(),
+        Set::new("affinity-local", &frontend).vmap(),
+        Set::new("affinity-nodeports", &nodeport).vmap(),
+        Set::new("affinity-nodeports-local", &nodeport).vmap(),
+        Set::new("affinity-record", &frontend).vmap(),
+    ]
+}
+
+/// Builds the rules of one family.
+struct Rules<'a> {
+    family: Family,
+    options: &'a Options,
+}
+
+/// What differs between frontends and node ports in otherwise equal chains.
+struct ByKey {
+    key: &'static [Field],
+    affinity: &'static str,
+    verdicts: SetId,
+}
+
+impl Rules<'_> {
+    fn rule(&self) -> Rule {
+        Rule::new(nft_family(self.family))
+    }
+
+    fn new_only(&self) -> Rule {
+        self.rule().ct_state(CT_STATE_NEW)
+    }
+
+    fn mark(&self, rule: Rule) -> Rule {
+        rule.set_mark(!0, self.options.masquerade_mark)
+    }
+
+    fn of_family(&self, nets: &[IpNet]) -> impl Iterator<Item = (IpAddr, u8)> {
+        let family = self.family;
+        let nets: Vec<IpNet> = nets
+            .iter()
+            .copied()
+            .filter(|net| Family::of(net.addr()) == family)
+            .collect();
+        nets.into_iter()
+            .map(|net| (net.network(), net.prefix_len()))
+    }
+
+    fn regular_chains(&self) -> Vec<(Chain, Vec<Rule>)> {
+        [
+            (UPLINK_MARK, Vec::new()),
+            (
+                REJECT_CHAIN,
+                vec![
+                    self.rule().jump(UPLINK_MARK),
+                    self.rule().reject_port_unreachable(),
+                ],
+            ),
+            (
+                "external-client",
+                self.external_client(&ByKey {
+                    key: &K,
+                    affinity: "affinity-local",
+                    verdicts: SetId::ServiceIpsLocal,
+                }),
+            ),
+            (
+                "external-client-nodeports",
+                self.external_client(&ByKey {
+                    key: &P,
+                    affinity: "affinity-nodeports-local",
+                    verdicts: SetId::ServiceNodePortsLocal,
+                }),
+            ),
+            ("nodeports", self.nodeports()),
+            ("services", self.services()),
+            ("source-ranges", self.source_ranges()),
+            ("no-endpoints", self.no_endpoints()),
+            ("cluster-ips-check", self.cluster_ips_check()),
+            ("record", self.record()),
+        ]
+        .into_iter()
+        .map(|(name, rules)| (Chain::regular(name), rules))
+        .collect()
+    }
+
+    /// From a frontend or node port to its class chain; what comes from the detector's side never is external.
+    fn services(&self) -> Vec<Rule> {
+        let mut rules: Vec<Rule> = self.masquerade_cluster_ips().into_iter().collect();
+        rules.push(self.mark(self.rule().in_set(&K, SetId::MasqFrontends.name())));
+        rules.push(
+            self.rule()
+                .in_set(&K, SetId::EtpLocal.name())
+                .jump("external-client"),
+        );
+        rules.push(self.rule().vmap(&K, "affinity"));
+        rules.push(self.rule().vmap(&K, SetId::ServiceIps.name()));
+        rules.push(
+            self.rule()
+                .in_set(&[Field::Daddr], SetId::NodePortIps.name())
+                .jump("nodeports"),
+        );
+        rules
+    }
+
+    /// S-60: without a detector there is no such rule, unless everything is masqueraded.
+    fn masquerade_cluster_ips(&self) -> Option<Rule> {
+        let to_cluster_ip = self
+            .rule()
+            .in_set(&[Field::Daddr], SetId::ClusterIps.name());
+        if self.options.masquerade_all {
+            return Some(self.mark(to_cluster_ip));
+        }
+        let mut pods = self.of_family(&self.options.pod_cidrs).peekable();
+        pods.peek()?;
+        Some(self.mark(pods.fold(to_cluster_ip, |rule, (net, prefix)| {
+            rule.not_saddr(net, prefix)
+        })))
+    }
+
+    fn nodeports(&self) -> Vec<Rule> {
+        vec![
+            self.mark(self.rule().in_set(&P, SetId::MasqNodePorts.name())),
+            self.rule()
+                .in_set(&P, SetId::EtpLocalNodePorts.name())
+                .jump("external-client-nodeports"),
+            self.rule().vmap(&P, "affinity-nodeports"),
+            self.rule().vmap(&P, SetId::ServiceNodePorts.name()),
+        ]
+    }
+
+    /// S-63 in its order: pods, this node, everybody else. The last rule leaves the packet to the checks of S-221.
+    fn external_client(&self, by: &ByKey) -> Vec<Rule> {
+        let pods = self
+            .of_family(&self.options.pod_cidrs)
+            .map(|(net, prefix)| self.rule().saddr(net, prefix).ret());
+        let mut rules: Vec<Rule> = pods.collect();
+        rules.push(self.mark(self.rule().saddr_is_local()).ret());
+        rules.push(self.rule().vmap(by.key, by.affinity));
+        rules.push(self.rule().vmap(by.key, by.verdicts.name()));
+        rules.push(self.rule().accept());
+        rules
+    }
+
+    fn source_ranges(&self) -> Vec<Rule> {
+        let ranged = [&K[..], &[Field::Saddr]].concat();
+        let guarded = self.rule().in_set(&K, SetId::SourceGuarded.name());
+        vec![
+            guarded
+                .not_in_set(&ranged, SetId::SourceAllow.name())
+                .drop(),
+        ]
+    }
+
+    fn no_endpoints(&self) -> Vec<Rule> {
+        vec![
+            // A translated packet may have a node port's number by chance (S-232).
+            self.rule().ct_status(CT_STATUS_DNAT, true).ret(),
+            self.rule().vmap(&K, SetId::NoEndpointServices.name()),
+            self.rule()
+                .in_set(&[Field::Daddr], SetId::NodePortIps.name())
+                .vmap(&P, SetId::NoEndpointNodePorts.name()),
+        ]
+    }
+
+    fn cluster_ips_check(&self) -> Vec<Rule> {
+        let mut rules = vec![
+            self.rule()
+                .in_set(&[Field::Daddr], SetId::ClusterIps.name())
+                .goto(REJECT_CHAIN),
+        ];
+        let mut cidrs = self.of_family(&self.options.service_cidrs).peekable();
+        if !self.options.beside_kube_proxy && cidrs.peek().is_some() {
+            rules.push(
+                self.rule()
+                    .in_set(&[Field::Daddr], SetId::OtherClusterIps.name())
+                    .ret(),
+            );
+            rules.extend(cidrs.map(|(net, prefix)| self.rule().daddr(net, prefix).drop()));
+        }
+        rules
+    }
+
+    fn record(&self) -> Vec<Rule> {
+        let original = CtDirection::Original;
+        let key = [
+            Field::CtDaddr(original),
+            Field::L4Proto,
+            Field::CtDport(original),
+        ];
+        vec![self.rule().vmap(&key, "affinity-record")]
+    }
+
+    fn base_chains(&self) -> Vec<(Chain, Vec<Rule>)> {
+        // Beside kube-proxy: after translation and before its own checks (S-128).
+        let (inward, outward) = if self.options.beside_kube_proxy {
+            (-115, -95)
+        } else {
+            (0, 0)
+        };
+        let ranges = || vec![self.new_only().jump("source-ranges")];
+        let services = || vec![self.rule().jump("services")];
+        let record = || vec![self.new_only().jump("record")];
+        let input = vec![self.new_only().jump("no-endpoints")];
+        let checks = || {
+            vec![
+                self.new_only().jump("no-endpoints"),
+                self.new_only().jump("cluster-ips-check"),
+            ]
+        };
+        let (filter, nat) = (ChainType::Filter, ChainType::Nat);
+        vec![
+            (
+                Chain::base("filter-prerouting-pre-dnat", filter, Hook::Prerouting, -110),
+                ranges(),
+            ),
+            (
+                Chain::base("filter-output-pre-dnat", filter, Hook::Output, -110),
+                ranges(),
+            ),
+            (
+                Chain::base("nat-prerouting", nat, Hook::Prerouting, -100),
+                services(),
+            ),
+            (
+                Chain::base("nat-output", nat, Hook::Output, -100),
+                services(),
+            ),
+            (
+                Chain::base("filter-input", filter, Hook::Input, inward),
+                input,
+            ),
+            (
+                Chain::base("filter-forward", filter, Hook::Forward, inward),
+                checks(),
+            ),
+            (
+                Chain::base("filter-output", filter, Hook::Output, outward),
+                checks(),
+            ),
+            (
+                Chain::base("affinity-forward", filter, Hook::Forward, 50),
+                record(),
+            ),
+            (
+                Chain::base("affinity-input", filter, Hook::Input, 50),
+                record(),
+            ),
+            (
+                Chain::base("affinity-output", filter, Hook::Output, 50),
+                record(),
+            ),
+            (
+                Chain::base("nat-postrouting", nat, Hook::Postrouting, 100),
+                self.postrouting(),
+            ),
+        ]
+    }
+
+    fn postrouting(&self) -> Vec<Rule> {
+        let bit = self.options.masquerade_mark;
+        vec![
+            self.rule()
+                .ct_status(CT_STATUS_DNAT, true)
+                .in_set(&[Field::Saddr, Field::Daddr], SetId::Hairpin.name())
+                .masquerade(NAT_FULLY_RANDOM),
+            // Cleared in the same rule: an outer packet of a tunnel keeps the mark of the inner one (S-67).
+            self.rule()
+                .masked(Field::Mark, bit, CmpOp::Eq, bit)
+                .set_mark(!bit, 0)
+                .masquerade(NAT_FULLY_RANDOM),
+        ]
+    }
+}

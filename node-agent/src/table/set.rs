@@ -1,0 +1,343 @@
+//! The sets and maps of section 12.3: their names, and how keys and data lie in them (12.2).
+//! Called by the layout (declarations) and by commit (elements to bytes and back).
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use onehop_nft::{DataType, Element, ElementData, FieldType, Set, Value};
+
+use super::class;
+use super::element::{Data, Family, Frontend, Key, Protocol, SetId, Verdict};
+
+/// Name of the chain that refuses.
+pub const REJECT_CHAIN: &str = "reject-chain";
+
+/// Kinds of keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KeyKind {
+    Addr,
+    Frontend,
+    NodePort,
+    FrontendSlot,
+    NodePortSlot,
+    Pair,
+    Range,
+}
+
+/// Kinds of data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DataKind {
+    None,
+    Target,
+    Verdict,
+}
+
+impl SetId {
+    /// All of them, in the order in which they are declared and committed: slots come before the verdicts that use them.
+    pub const ALL: [Self; 18] = [
+        Self::Hairpin,
+        Self::Endpoints,
+        Self::NodePortEndpoints,
+        Self::OtherClusterIps,
+        Self::SourceAllow,
+        Self::SourceGuarded,
+        Self::ClusterIps,
+        Self::NodePortIps,
+        Self::MasqFrontends,
+        Self::MasqNodePorts,
+        Self::NoEndpointServices,
+        Self::NoEndpointNodePorts,
+        Self::EtpLocal,
+        Self::EtpLocalNodePorts,
+        Self::ServiceIpsLocal,
+        Self::ServiceNodePortsLocal,
+        Self::ServiceIps,
+        Self::ServiceNodePorts,
+    ];
+
+    /// Its name in the kernel.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ClusterIps => "cluster-ips",
+            Self::OtherClusterIps => "other-cluster-ips",
+            Self::NodePortIps => "nodeport-ips",
+            Self::MasqFrontends => "masq-frontends",
+            Self::MasqNodePorts => "masq-nodeports",
+            Self::EtpLocal => "etp-local",
+            Self::EtpLocalNodePorts => "etp-local-nodeports",
+            Self::ServiceIps => "service-ips",
+            Self::ServiceIpsLocal => "service-ips-local",
+            Self::ServiceNodePorts => "service-nodeports",
+            Self::ServiceNodePortsLocal => "service-nodeports-local",
+            Self::Endpoints => "endpoints",
+            Self::NodePortEndpoints => "nodeport-endpoints",
+            Self::NoEndpointServices => "no-endpoint-services",
+            Self::NoEndpointNodePorts => "no-endpoint-nodeports",
+            Self::Hairpin => "hairpin",
+            Self::SourceGuarded => "source-guarded",
+            Self::SourceAllow => "source-allow",
+        }
+    }
+
+    const fn kinds(self) -> (KeyKind, DataKind) {
+        match self {
+            Self::ClusterIps | Self::OtherClusterIps | Self::NodePortIps => {
+                (KeyKind::Addr, DataKind::None)
+            }
+            Self::MasqFrontends | Self::EtpLocal | Self::SourceGuarded => {
+                (KeyKind::Frontend, DataKind::None)
+            }
+            Self::MasqNodePorts | Self::EtpLocalNodePorts => (KeyKind::NodePort, DataKind::None),
+            Self::ServiceIps | Self::ServiceIpsLocal | Self::NoEndpointServices => {
+                (KeyKind::Frontend, DataKind::Verdict)
+            }
+            Self::ServiceNodePorts | Self::ServiceNodePortsLocal | Self::NoEndpointNodePorts => {
+                (KeyKind::NodePort, DataKind::Verdict)
+            }
+            Self::Endpoints => (KeyKind::FrontendSlot, DataKind::Target),
+            Self::NodePortEndpoints => (KeyKind::NodePortSlot, DataKind::Target),
+            Self::Hairpin => (KeyKind::Pair, DataKind::None),
+            Self::SourceAllow => (KeyKind::Range, DataKind::None),
+        }
+    }
+
+    /// Its declaration in the table of a family.
+    pub fn declaration(self, family: Family) -> Set {
+        let (key, data) = self.kinds();
+        let set = Set::new(self.name(), &key_fields(key, family));
+        let set = if key == KeyKind::Range {
+            set.interval()
+        } else {
+            set
+        };
+        match data {
+            DataKind::None => set,
+            DataKind::Target => set.map(&[address(family), FieldType::PORT]),
+            DataKind::Verdict => set.vmap(),
+        }
+    }
+
+    /// The element as the kernel takes it; `None` when key or data are not of this set or family (S-124).
+    pub fn encode(self, family: Family, key: &Key, data: Option<&Data>) -> Option<Element> {
+        let element = self.encode_key(family, key)?;
+        match (self.kinds().1, data) {
+            (DataKind::None, None) => Some(element),
+            (DataKind::Target, Some(Data::Target(target))) if Family::of(target.ip()) == family => {
+                Some(element.value(Value::new().addr(target.ip()).port(target.port())))
+            }
+            (DataKind::Verdict, Some(Data::Verdict(verdict))) => {
+                Some(element.verdict(encode_verdict(*verdict)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The element without its data, which is enough to delete it.
+    pub fn encode_key(self, family: Family, key: &Key) -> Option<Element> {
+        let kind = self.kinds().0;
+        let matches = key_kind(key) == kind && key_family(key).is_none_or(|of| of == family);
+        matches.then(|| encode_key(key))
+    }
+
+    /// Reads an element back; `None` for one that we never write.
+    pub fn decode(self, family: Family, element: &Element) -> Option<(Key, Option<Data>)> {
+        let (kind, data) = self.kinds();
+        let key = decode_key(kind, family == Family::V6, element)?;
+        let data = match (data, &element.data) {
+            (DataKind::None, None) => None,
+            (DataKind::Target, Some(ElementData::Value(value))) => {
+                Some(Data::Target(decode_target(family, value)?))
+            }
+            (DataKind::Verdict, Some(ElementData::Verdict(verdict))) => {
+                Some(Data::Verdict(decode_verdict(verdict)?))
+            }
+            _ => return None,
+        };
+        Some((key, data))
+    }
+}
+
+/// Whether a declaration is what the kernel holds; names are compared by the caller.
+pub fn declared_alike(declared: &Set, held: &onehop_nft::SetInfo) -> bool {
+    let verdict = matches!(declared.data, Some(DataType::Verdict));
+    let wanted = onehop_nft::SetInfo::expected(declared);
+    held.flags == wanted.flags
+        && (held.key_type, held.key_len) == (wanted.key_type, wanted.key_len)
+        && held.data_type == wanted.data_type
+        && (verdict || held.data_len == wanted.data_len)
+}
+
+/// The address type of a family.
+pub const fn address(family: Family) -> FieldType {
+    match family {
+        Family::V4 => FieldType::IPV4,
+        Family::V6 => FieldType::IPV6,
+    }
+}
+
+fn key_fields(kind: KeyKind, family: Family) -> Vec<FieldType> {
+    let addr = address(family);
+    let frontend = [addr, FieldType::PROTO, FieldType::PORT];
+    let nodeport = [FieldType::PROTO, FieldType::PORT];
+    match kind {
+        KeyKind::Addr => vec![addr],
+        KeyKind::Frontend => frontend.to_vec(),
+        KeyKind::NodePort => nodeport.to_vec(),
+        KeyKind::FrontendSlot => [&frontend[..], &[FieldType::MARK]].concat(),
+        KeyKind::NodePortSlot => [&nodeport[..], &[FieldType::MARK]].concat(),
+        KeyKind::Pair => vec![addr, addr],
+        KeyKind::Range => [&frontend[..], &[addr]].concat(),
+    }
+}
+
+const fn key_kind(key: &Key) -> KeyKind {
+    match key {
+        Key::Addr(_) => KeyKind::Addr,
+        Key::Frontend(_) => KeyKind::Frontend,
+        Key::NodePort { .. } => KeyKind::NodePort,
+        Key::FrontendSlot(..) => KeyKind::FrontendSlot,
+        Key::NodePortSlot { .. } => KeyKind::NodePortSlot,
+        Key::Pair(..) => KeyKind::Pair,
+        Key::Range(..) => KeyKind::Range,
+    }
+}
+
+/// `None` for node ports, which are in both families, and (matching no family's check) for mixed keys.
+fn key_family(key: &Key) -> Option<Family> {
+    match key {
+        Key::Addr(addr) | Key::Pair(addr, _) => Some(Family::of(*addr)),
+        Key::Frontend(frontend) | Key::FrontendSlot(frontend, _) | Key::Range(frontend, _) => {
+            Some(Family::of(frontend.addr))
+        }
+        Key::NodePort { .. } | Key::NodePortSlot { .. } => None,
+    }
+}
+
+fn frontend(frontend: &Frontend) -> Value {
+    Value::new()
+        .addr(frontend.addr)
+        .u8(protocol_number(frontend.protocol))
+        .port(frontend.port)
+}
+
+fn nodeport(protocol: Protocol, port: u16) -> Value {
+    Value::new().u8(protocol_number(protocol)).port(port)
+}
+
+fn encode_key(key: &Key) -> Element {
+    Element::key(match key {
+        Key::Addr(addr) => Value::new().addr(*addr),
+        Key::Frontend(of) => frontend(of),
+        Key::NodePort { protocol, port } => nodeport(*protocol, *port),
+        Key::FrontendSlot(of, slot) => frontend(of).u32_host(*slot),
+        Key::NodePortSlot {
+            protocol,
+            port,
+            slot,
+        } => nodeport(*protocol, *port).u32_host(*slot),
+        Key::Pair(source, destination) => Value::new().addr(*source).addr(*destination),
+        Key::Range(of, range) => {
+            return Element::range(
+                frontend(of).addr(range.network()),
+                frontend(of).addr(range.broadcast()),
+            );
+        }
+    })
+}
+
+fn decode_key(kind: KeyKind, v6: bool, element: &Element) -> Option<Key> {
+    let (value, addr_len) = (&element.key, if v6 { 16 } else { 4 });
+    let frontend = || {
+        Some(Frontend {
+            addr: value.addr_at(0, v6)?,
+            protocol: protocol(value.u8_at(addr_len)?)?,
+            port: value.port_at(addr_len + 4)?,
+        })
+    };
+    let nodeport = || Some((protocol(value.u8_at(0)?)?, value.port_at(4)?));
+    Some(match kind {
+        KeyKind::Addr => Key::Addr(value.addr_at(0, v6)?),
+        KeyKind::Frontend => Key::Frontend(frontend()?),
+        KeyKind::NodePort => {
+            let (protocol, port) = nodeport()?;
+            Key::NodePort { protocol, port }
+        }
+        KeyKind::FrontendSlot => Key::FrontendSlot(frontend()?, value.u32_host_at(addr_len + 8)?),
+        KeyKind::NodePortSlot => {
+            let (protocol, port) = nodeport()?;
+            Key::NodePortSlot {
+                protocol,
+                port,
+                slot: value.u32_host_at(8)?,
+            }
+        }
+        KeyKind::Pair => Key::Pair(value.addr_at(0, v6)?, value.addr_at(addr_len, v6)?),
+        KeyKind::Range => {
+            let at = addr_len + 8;
+            // The kernel leaves out the upper end of a range of one address.
+            let end = element.key_end.as_ref().unwrap_or(value);
+            Key::Range(
+                frontend()?,
+                prefix_of(value.addr_at(at, v6)?, end.addr_at(at, v6)?)?,
+            )
+        }
+    })
+}
+
+/// The prefix that spans exactly these addresses.
+fn prefix_of(first: IpAddr, last: IpAddr) -> Option<IpNet> {
+    let net = match (first, last) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let length = (a.to_bits() ^ b.to_bits()).leading_zeros();
+            IpNet::V4(Ipv4Net::new(a, u8::try_from(length).ok()?).ok()?)
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            let length = (a.to_bits() ^ b.to_bits()).leading_zeros();
+            IpNet::V6(Ipv6Net::new(a, u8::try_from(length).ok()?).ok()?)
+        }
+        _ => return None,
+    };
+    ((net.network(), net.broadcast()) == (first, last)).then_some(net)
+}
+
+fn decode_target(family: Family, value: &Value) -> Option<SocketAddr> {
+    let v6 = family == Family::V6;
+    Some(SocketAddr::new(
+        value.addr_at(0, v6)?,
+        value.port_at(if v6 { 16 } else { 4 })?,
+    ))
+}
+
+fn encode_verdict(verdict: Verdict) -> onehop_nft::Verdict {
+    match verdict {
+        Verdict::Drop => onehop_nft::Verdict::Drop,
+        Verdict::Reject => onehop_nft::Verdict::Goto(REJECT_CHAIN.to_owned()),
+        Verdict::Class(kind, count) => onehop_nft::Verdict::Goto(class::name(kind, count)),
+    }
+}
+
+fn decode_verdict(verdict: &onehop_nft::Verdict) -> Option<Verdict> {
+    match verdict {
+        onehop_nft::Verdict::Drop => Some(Verdict::Drop),
+        onehop_nft::Verdict::Goto(chain) if chain == REJECT_CHAIN => Some(Verdict::Reject),
+        onehop_nft::Verdict::Goto(chain) => {
+            class::parse(chain).map(|(kind, count)| Verdict::Class(kind, count))
+        }
+        _ => None,
+    }
+}
+
+/// Number of a protocol in the IP header.
+pub const fn protocol_number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+        Protocol::Sctp => 132,
+    }
+}
+
+fn protocol(number: u8) -> Option<Protocol> {
+    [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+        .into_iter()
+        .find(|p| protocol_number(*p) == number)
+}

@@ -1,0 +1,209 @@
+//! What the tests of this binary share: namespaces, the judge, and elements as compile would make them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+
+use nix::sched::{CloneFlags, unshare};
+use onehop_node_agent::table::element::{
+    ClassKind, Data, Elements, Family, Frontend, Key, LOCAL_SCOPE, Protocol, SetId, Verdict,
+};
+use onehop_node_agent::table::layout::Options;
+
+/// Runs the test on a thread in a fresh network namespace.
+pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace needs root");
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// The judge, in the namespace of this thread.
+pub(crate) fn nft(arguments: &[&str]) -> String {
+    let output = Command::new("nft")
+        .args(arguments)
+        .output()
+        .expect("the tests need nft (package nftables)");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "nft {arguments:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn options() -> Options {
+    Options {
+        masquerade_mark: 0x4000,
+        masquerade_all: false,
+        pod_cidrs: vec![
+            "10.244.0.0/16".parse().unwrap(),
+            "fd00:244::/32".parse().unwrap(),
+        ],
+        beside_kube_proxy: true,
+        service_cidrs: Vec::new(),
+    }
+}
+
+pub(crate) fn addr(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub(crate) fn cluster_ip(ip: &str) -> Frontend {
+    Frontend {
+        addr: addr(ip),
+        protocol: Protocol::Tcp,
+        port: 80,
+    }
+}
+
+fn target(pod: &str) -> Option<Data> {
+    Some(Data::Target(SocketAddr::new(addr(pod), 8080)))
+}
+
+/// Elements of a list behind a frontend: slots and verdict.
+pub(crate) fn list(frontend: Frontend, local: bool, pods: &[&str]) -> Elements {
+    let family = Family::of(frontend.addr);
+    let (set, kind, scope) = match local {
+        false => (SetId::ServiceIps, ClassKind::N, 0),
+        true => (SetId::ServiceIpsLocal, ClassKind::L, LOCAL_SCOPE),
+    };
+    let slots = (scope..).zip(pods).map(|(slot, pod)| {
+        (
+            (family, SetId::Endpoints, Key::FrontendSlot(frontend, slot)),
+            target(pod),
+        )
+    });
+    let mut elements: Elements = slots.collect();
+    if let Some(count) = u16::try_from(pods.len()).ok().filter(|count| *count > 0) {
+        let verdict = Some(Data::Verdict(Verdict::Class(kind, count)));
+        elements.insert((family, set, Key::Frontend(frontend)), verdict);
+    }
+    for pod in pods {
+        elements.insert(
+            (family, SetId::Hairpin, Key::Pair(addr(pod), addr(pod))),
+            None,
+        );
+    }
+    elements
+}
+
+/// The same behind a node port, of the family of its pods.
+pub(crate) fn node_port_list(
+    protocol: Protocol,
+    port: u16,
+    local: bool,
+    pods: &[&str],
+) -> Elements {
+    let family = Family::of(addr(pods[0]));
+    let (set, kind, scope) = match local {
+        false => (SetId::ServiceNodePorts, ClassKind::Np, 0),
+        true => (SetId::ServiceNodePortsLocal, ClassKind::Npl, LOCAL_SCOPE),
+    };
+    let slots = (scope..).zip(pods).map(|(slot, pod)| {
+        (
+            (
+                family,
+                SetId::NodePortEndpoints,
+                Key::NodePortSlot {
+                    protocol,
+                    port,
+                    slot,
+                },
+            ),
+            target(pod),
+        )
+    });
+    let mut elements: Elements = slots.collect();
+    let count = u16::try_from(pods.len()).unwrap();
+    elements.insert(
+        (family, set, Key::NodePort { protocol, port }),
+        Some(Data::Verdict(Verdict::Class(kind, count))),
+    );
+    elements
+}
+
+/// A `ClusterIP` Service.
+pub(crate) fn service(ip: &str, pods: &[&str]) -> Elements {
+    let mut elements = list(cluster_ip(ip), false, pods);
+    elements.insert(
+        (Family::of(addr(ip)), SetId::ClusterIps, Key::Addr(addr(ip))),
+        None,
+    );
+    elements
+}
+
+/// Every kind of element in both families.
+pub(crate) fn representative() -> Elements {
+    let mut all = Elements::new();
+    for (vip, lb, node, pods, range) in [
+        (
+            "10.96.0.1",
+            "198.51.100.1",
+            "10.0.1.1",
+            ["10.244.1.1", "10.244.2.1"],
+            "203.0.113.0/24",
+        ),
+        (
+            "fd00:96::1",
+            "2001:db8::1",
+            "fd00:1::1",
+            ["fd00:244:1::1", "fd00:244:2::1"],
+            "2001:db8:1::/48",
+        ),
+    ] {
+        let family = Family::of(addr(vip));
+        all.extend(service(vip, &pods));
+        let (external, closed) = (
+            cluster_ip(lb),
+            Frontend {
+                port: 81,
+                ..cluster_ip(lb)
+            },
+        );
+        all.extend(list(external, false, &pods));
+        all.extend(list(external, true, &pods[..1]));
+        let udp = Frontend {
+            protocol: Protocol::Udp,
+            port: 53,
+            ..cluster_ip(lb)
+        };
+        all.extend(list(udp, false, &pods));
+        all.extend(node_port_list(Protocol::Tcp, 30_080, false, &pods));
+        all.extend(node_port_list(Protocol::Tcp, 30_080, true, &pods[..1]));
+        let port = |port| Key::NodePort {
+            protocol: Protocol::Tcp,
+            port,
+        };
+        let drop = Some(Data::Verdict(Verdict::Drop));
+        let reject = Some(Data::Verdict(Verdict::Reject));
+        for (set, key, data) in [
+            (SetId::NodePortIps, Key::Addr(addr(node)), None),
+            (SetId::OtherClusterIps, Key::Addr(addr(node)), None),
+            (SetId::MasqFrontends, Key::Frontend(udp), None),
+            (SetId::MasqNodePorts, port(30_081), None),
+            (SetId::EtpLocal, Key::Frontend(external), None),
+            (SetId::EtpLocalNodePorts, port(30_080), None),
+            (SetId::NoEndpointServices, Key::Frontend(closed), drop),
+            (SetId::NoEndpointNodePorts, port(30_082), reject),
+            (SetId::SourceGuarded, Key::Frontend(external), None),
+            (
+                SetId::SourceAllow,
+                Key::Range(external, range.parse().unwrap()),
+                None,
+            ),
+            (
+                SetId::SourceAllow,
+                Key::Range(
+                    external,
+                    format!("{node}/{}", if node.contains(':') { 128 } else { 32 })
+                        .parse()
+                        .unwrap(),
+                ),
+                None,
+            ),
+        ] {
+            all.insert((family, set, key), data);
+        }
+    }
+    all
+}
