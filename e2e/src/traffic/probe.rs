@@ -69,10 +69,10 @@ impl Failure {
     }
 }
 
-/// Opens a connection, sends a line, reads the answer line, closes.
+/// Opens a connection, reads the line by which the server says who it is, closes.
 pub async fn ask_tcp(sockets: &SocketSource, to: SocketAddr) -> Result<(Answer, SocketAddr), Failure> {
     let (mut stream, local) = connect(sockets, to).await?;
-    let answer = exchange(&mut stream, local).await?;
+    let answer = greeting(&mut stream, local).await?;
     Ok((answer, local))
 }
 
@@ -92,15 +92,31 @@ pub(super) async fn connect(sockets: &SocketSource, to: SocketAddr) -> Result<(T
     }
 }
 
-/// Sends one line and reads one answer line on an open connection.
-pub(super) async fn exchange(stream: &mut TcpStream, local: SocketAddr) -> Result<Answer, Failure> {
+/// Reads the server's first line.
+pub(super) async fn greeting(stream: &mut TcpStream, local: SocketAddr) -> Result<Answer, Failure> {
+    let line = in_time(local, read_line(stream)).await?;
+    Answer::parse(&line)
+        .ok_or_else(|| Failure::new(FailureKind::Misdelivered, Some(local), String::from_utf8_lossy(&line)))
+}
+
+/// Sends a line and awaits its echo.
+pub(super) async fn echo(stream: &mut TcpStream, local: SocketAddr) -> Result<(), Failure> {
+    const LINE: &[u8] = b"still there?\n";
     let talk = async {
-        stream.write_all(b"who\n").await?;
+        stream.write_all(LINE).await?;
         read_line(stream).await
     };
+    let line = in_time(local, talk).await?;
+    if line == LINE {
+        Ok(())
+    } else {
+        Err(Failure::new(FailureKind::Misdelivered, Some(local), String::from_utf8_lossy(&line)))
+    }
+}
+
+async fn in_time<T>(local: SocketAddr, talk: impl Future<Output = io::Result<T>>) -> Result<T, Failure> {
     match timeout(CLIENT_TIMEOUT, talk).await {
-        Ok(Ok(line)) => Answer::parse(&line)
-            .ok_or_else(|| Failure::new(FailureKind::Misdelivered, Some(local), String::from_utf8_lossy(&line))),
+        Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(Failure::of(&error, FailureKind::Rst, Some(local))),
         Err(_) => Err(Failure::timed_out(FailureKind::TimeoutResponse, Some(local))),
     }

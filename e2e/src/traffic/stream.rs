@@ -2,7 +2,7 @@
 
 use super::{
     Answer, Failure, SocketSource,
-    probe::{connect, exchange},
+    probe::{connect, echo, greeting},
 };
 use onehop_core::time::Time;
 use onehop_runtime::clock::Clock;
@@ -32,7 +32,7 @@ impl LongFlow {
     /// Connects and asks every `every`.
     pub async fn open(sockets: &SocketSource, to: SocketAddr, every: Duration, clock: Clock) -> Result<Self, Failure> {
         let (mut stream, local) = connect(sockets, to).await?;
-        let first = exchange(&mut stream, local).await?;
+        let first = greeting(&mut stream, local).await?;
         let (stop, mut stopped) = watch::channel(false);
         let task = tokio::spawn(async move {
             let mut answers = 1;
@@ -41,8 +41,8 @@ impl LongFlow {
                     () = clock.sleep(every) => {}
                     _ = stopped.changed() => return StreamEnd { answers, cut: None },
                 }
-                match exchange(&mut stream, local).await {
-                    Ok(_) => answers += 1,
+                match echo(&mut stream, local).await {
+                    Ok(()) => answers += 1,
                     Err(failure) => return StreamEnd { answers, cut: Some((clock.now(), failure)) },
                 }
             }
