@@ -309,8 +309,9 @@ impl NodeNet {
         self.cable(&self.secondary_port(), Self::SECONDARY, gateway1, secondary)?;
         let mut batch = Batch::default();
         batch
+            // Scope link: masquerade towards a pod must choose a VPC address, as on a node without such a network.
             .line(format!(
-                "addr add {}/24 dev mgmt0",
+                "addr add {}/24 dev mgmt0 scope link",
                 self.management_address()
             ))
             .line("link set mgmt0 up")

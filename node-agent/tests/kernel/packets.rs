@@ -232,12 +232,7 @@ fn s62_s60_etp_cluster_masquerades_and_pods_keep_their_source_at_a_cluster_ip() 
 }
 
 fn is_node(host: &Host, source: IpAddr) -> bool {
-    [
-        host.net.address(),
-        host.net.secondary_address(),
-        host.net.management_address(),
-    ]
-    .contains(&match source {
+    [host.net.address(), host.net.secondary_address()].contains(&match source {
         IpAddr::V4(v4) => v4,
         IpAddr::V6(_) => return false,
     })
