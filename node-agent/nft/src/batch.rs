@@ -375,11 +375,6 @@ impl Batch {
         Some((part.op, element))
     }
 
-    /// Operations whose messages lie in this range of message numbers; for tests and dumps.
-    pub(crate) fn message_count(&self) -> usize {
-        self.parts.len()
-    }
-
     fn element_at(&self, part: &Part, offset: usize) -> Option<usize> {
         let bytes = self.writer.bytes().get(part.start..)?;
         let kind = crate::wire::u16_ne(bytes, 4)? & 0xff;

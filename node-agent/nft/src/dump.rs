@@ -155,7 +155,10 @@ pub(crate) fn set(message: &Message<'_>, of: &Table) -> Option<SetInfo> {
         key_type: attributes.u32(4).unwrap_or(0),
         key_len: attributes.u32(5).unwrap_or(0),
         data_type: attributes.u32(6),
-        data_len: attributes.u32(7),
+        // Of a verdict the kernel tells its own size.
+        data_len: attributes
+            .u32(7)
+            .filter(|_| attributes.u32(6) != Some(DATA_TYPE_VERDICT)),
         size: attributes.nested(9).u32(1).unwrap_or(0),
     })
 }

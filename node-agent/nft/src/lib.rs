@@ -3,8 +3,10 @@
 //! Blocking, no async; a socket belongs to the network namespace of the thread that opens it.
 
 pub mod batch;
+pub mod conntrack;
 pub mod dump;
 pub mod error;
+pub mod events;
 pub mod expr;
 pub mod object;
 pub mod rule;
@@ -14,8 +16,10 @@ pub mod value;
 mod wire;
 
 pub use batch::{Batch, OpIndex};
+pub use conntrack::{Conntrack, Filter, Flow, Tuple};
 pub use dump::{ChainInfo, Counter, RuleInfo, SetInfo, TableInfo};
 pub use error::{CommitError, DumpError, FailedOp};
+pub use events::{Event, Events};
 pub use expr::{CmpOp, CtDirection, Expr, Reg, SetRef, Verdict};
 pub use object::{
     Base, Chain, ChainType, DataType, Element, ElementData, Family, FieldType, Hook, Policy, Set,

@@ -5,8 +5,6 @@
 pub(crate) const HEADER: usize = 16;
 /// `struct nfgenmsg` length.
 pub(crate) const NFGEN: usize = 4;
-/// Longest payload of one attribute: its length field has 16 bits (S-253).
-pub(crate) const MAX_ATTRIBUTE: usize = 65_535 - 4;
 
 pub(crate) const NLM_F_REQUEST: u16 = 0x1;
 pub(crate) const NLM_F_ACK: u16 = 0x4;
@@ -107,6 +105,12 @@ impl Writer {
         self.buffer.extend_from_slice(&length.to_ne_bytes());
         self.buffer.extend_from_slice(&kind.to_ne_bytes());
         self.buffer.extend_from_slice(payload);
+        self.buffer.resize(align(self.buffer.len()), 0);
+    }
+
+    /// Appends whole attributes as they are.
+    pub(crate) fn raw(&mut self, attributes: &[u8]) {
+        self.buffer.extend_from_slice(attributes);
         self.buffer.resize(align(self.buffer.len()), 0);
     }
 
@@ -261,6 +265,9 @@ pub(crate) fn u32_ne(bytes: &[u8], at: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Longest payload of one attribute: its length field has 16 bits.
+    const MAX_ATTRIBUTE: usize = 65_535 - 4;
 
     #[test]
     fn s253_an_attribute_beyond_64_kib_is_noticed() {

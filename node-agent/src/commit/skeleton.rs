@@ -149,18 +149,13 @@ fn read(socket: &mut Socket, family: Family, layout: &Layout) -> Result<(Held, b
     let sets = socket.sets(&layout.table)?;
     let mut fits = sets.len() == layout.sets.len();
     for declared in &layout.sets {
-        fits &= sets
-            .iter()
-            .any(|held| held.name == declared.name && declared_alike(declared, held));
+        fits &= sets.iter().any(|held| declared_alike(declared, held));
     }
     let mut held = Held::default();
     for id in SetId::ALL {
         let declared = id.declaration(family);
         // The elements of a set that lies otherwise cannot be read by our rules.
-        if !sets
-            .iter()
-            .any(|set| set.name == declared.name && declared_alike(&declared, set))
-        {
+        if !sets.iter().any(|set| declared_alike(&declared, set)) {
             continue;
         }
         for element in socket.elements(&layout.table, id.name())? {

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use onehop_nft::{DataType, Element, ElementData, FieldType, Set, Value};
+use onehop_nft::{Element, ElementData, FieldType, Set, SetInfo, Value};
 
 use super::class;
 use super::element::{Data, Family, Frontend, Key, Protocol, SetId, Verdict};
@@ -157,14 +157,9 @@ impl SetId {
     }
 }
 
-/// Whether a declaration is what the kernel holds; names are compared by the caller.
-pub fn declared_alike(declared: &Set, held: &onehop_nft::SetInfo) -> bool {
-    let verdict = matches!(declared.data, Some(DataType::Verdict));
-    let wanted = onehop_nft::SetInfo::expected(declared);
-    held.flags == wanted.flags
-        && (held.key_type, held.key_len) == (wanted.key_type, wanted.key_len)
-        && held.data_type == wanted.data_type
-        && (verdict || held.data_len == wanted.data_len)
+/// Whether the kernel holds what is declared.
+pub fn declared_alike(declared: &Set, held: &SetInfo) -> bool {
+    *held == SetInfo::expected(declared)
 }
 
 /// The address type of a family.
