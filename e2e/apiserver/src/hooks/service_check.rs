@@ -1,0 +1,551 @@
+//! Validation of Services, in the words of `pkg/apis/core/validation`.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::service::Spec;
+use crate::error::FieldError;
+use crate::verbs::meta::is_dns_label;
+
+/// Everything that is wrong with a Service.
+pub(crate) fn validate(service: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let spec = Spec::of(service);
+    let mut errors = Vec::new();
+    if let Some(before) = old.map(Spec::of) {
+        check_change(spec, before, &mut errors);
+    }
+    if spec.list("ports").is_empty() && !spec.is_headless() && !spec.is("ExternalName") {
+        errors.push(FieldError::required("spec.ports", ""));
+    }
+    check_type(spec, &mut errors);
+    check_ports(spec, &mut errors);
+    check_affinity(spec, &mut errors);
+    errors.extend(check_cluster_ips(service));
+    check_load_balancer(spec, &mut errors);
+    check_traffic(spec, &mut errors);
+    errors
+}
+
+fn check_type(spec: Spec, errors: &mut Vec<FieldError>) {
+    let kind = spec.text("type");
+    let types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+    if !types.contains(&kind) {
+        errors.push(FieldError::not_supported("spec.type", kind, &types));
+    }
+    if spec.needs_node_ports() && spec.is_headless() {
+        let detail = format!("may not be set to 'None' for {kind} services");
+        errors.push(FieldError::invalid("spec.clusterIPs[0]", "None", detail));
+    }
+    if kind == "ExternalName" {
+        for field in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            if !spec.0[field].is_null() {
+                let detail = "may not be set for ExternalName services";
+                errors.push(FieldError::forbidden(format!("spec.{field}"), detail));
+            }
+        }
+        if spec.text("externalName").trim_end_matches('.').is_empty() {
+            errors.push(FieldError::required("spec.externalName", ""));
+        }
+    }
+    if kind == "ClusterIP" {
+        for (index, _) in spec
+            .list("ports")
+            .iter()
+            .enumerate()
+            .filter(|(_, port)| !port["nodePort"].is_null())
+        {
+            let detail = "may not be used when `type` is 'ClusterIP'";
+            errors.push(FieldError::forbidden(
+                format!("spec.ports[{index}].nodePort"),
+                detail,
+            ));
+        }
+    }
+}
+
+const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+
+fn check_ports(spec: Spec, errors: &mut Vec<FieldError>) {
+    let ports = spec.list("ports");
+    let (mut names, mut node_ports, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, port) in ports.iter().enumerate() {
+        let path = format!("spec.ports[{index}]");
+        match port["name"].as_str() {
+            None if ports.len() > 1 => {
+                errors.push(FieldError::required(format!("{path}.name"), ""))
+            }
+            None => {}
+            Some(name) => {
+                if !is_dns_label(name) {
+                    errors.push(FieldError::invalid(format!("{path}.name"), name, LABEL));
+                }
+                if names.contains(&name) {
+                    errors.push(FieldError::duplicate(format!("{path}.name"), name));
+                }
+                names.push(name);
+            }
+        }
+        let number = port["port"].as_i64().unwrap_or(0);
+        if !is_port(number) {
+            errors.push(FieldError::invalid(
+                format!("{path}.port"),
+                number,
+                PORT_RANGE,
+            ));
+        }
+        let protocol = port["protocol"].as_str().unwrap_or_default();
+        let protocols = ["SCTP", "TCP", "UDP"];
+        if !protocols.contains(&protocol) {
+            errors.push(FieldError::not_supported(
+                format!("{path}.protocol"),
+                protocol,
+                &protocols,
+            ));
+        }
+        check_target_port(&port["targetPort"], &path, errors);
+    }
+    for (index, port) in ports.iter().enumerate() {
+        let key = (&port["protocol"], &port["nodePort"]);
+        if !port["nodePort"].is_null() && node_ports.contains(&key) {
+            errors.push(FieldError::duplicate(
+                format!("spec.ports[{index}].nodePort"),
+                port["nodePort"].clone(),
+            ));
+        }
+        node_ports.push(key);
+    }
+    for (index, port) in ports.iter().enumerate() {
+        let key = (&port["protocol"], &port["port"]);
+        if numbers.contains(&key) {
+            // The real server shows the internal struct, all of its fields.
+            let shown = json!({
+                "Name": "", "Protocol": port["protocol"], "AppProtocol": null, "Port": port["port"],
+                "TargetPort": 0, "NodePort": 0
+            });
+            errors.push(FieldError::duplicate(format!("spec.ports[{index}]"), shown));
+        }
+        numbers.push(key);
+    }
+}
+
+fn check_target_port(target: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let path = format!("{path}.targetPort");
+    if let Some(number) = target.as_i64() {
+        if !is_port(number) {
+            errors.push(FieldError::invalid(path, number, PORT_RANGE));
+        }
+    } else if let Some(name) = target.as_str() {
+        let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if name.len() > 15 {
+            errors.push(FieldError::invalid(
+                path,
+                name,
+                "must be no more than 15 characters",
+            ));
+        } else if !name.bytes().all(legal) {
+            let detail = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)";
+            errors.push(FieldError::invalid(path, name, detail));
+        } else if !name.bytes().any(|byte| byte.is_ascii_lowercase()) {
+            errors.push(FieldError::invalid(
+                path,
+                name,
+                "must contain at least one letter (a-z)",
+            ));
+        } else if name.contains("--") {
+            errors.push(FieldError::invalid(
+                path,
+                name,
+                "must not contain consecutive hyphens",
+            ));
+        } else if name.starts_with('-') || name.ends_with('-') {
+            errors.push(FieldError::invalid(
+                path,
+                name,
+                "must not begin or end with a hyphen",
+            ));
+        }
+    }
+}
+
+fn is_port(number: i64) -> bool {
+    (1..=65535).contains(&number)
+}
+
+fn check_affinity(spec: Spec, errors: &mut Vec<FieldError>) {
+    match spec.text("sessionAffinity") {
+        "None" => {}
+        "ClientIP" => {
+            let seconds = spec.0["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"]
+                .as_i64()
+                .unwrap_or(0);
+            if !(1..=86400).contains(&seconds) {
+                let path = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+                errors.push(FieldError::invalid(
+                    path,
+                    seconds,
+                    "must be greater than 0 and less than 86400",
+                ));
+            }
+        }
+        other => errors.push(FieldError::not_supported(
+            "spec.sessionAffinity",
+            other,
+            &["ClientIP", "None"],
+        )),
+    }
+}
+
+fn strings(list: &[Value]) -> Vec<&str> {
+    list.iter()
+        .map(|item| item.as_str().unwrap_or_default())
+        .collect()
+}
+
+/// `ValidateServiceClusterIPsRelatedFields`.
+pub(super) fn check_cluster_ips(service: &Value) -> Vec<FieldError> {
+    let spec = Spec::of(service);
+    let mut errors = Vec::new();
+    if spec.is("ExternalName") {
+        return errors;
+    }
+    let (single, addresses) = (spec.text("clusterIP"), strings(spec.list("clusterIPs")));
+    let shown = || spec.0["clusterIPs"].clone();
+    let path = "spec.clusterIPs";
+    match (single, addresses.first()) {
+        ("", None) => {}
+        ("", Some(_)) => {
+            errors.push(FieldError::invalid(
+                path,
+                shown(),
+                "must be empty when `clusterIP` is not specified",
+            ));
+        }
+        (_, None) => errors.push(FieldError::required(path, "")),
+        (single, Some(first)) if single != *first => {
+            errors.push(FieldError::invalid(
+                path,
+                shown(),
+                "first value must match `clusterIP`",
+            ));
+        }
+        _ => {}
+    }
+    check_family_words(spec, &mut errors);
+    let before = errors.len();
+    for (index, address) in addresses.iter().enumerate() {
+        if index == 0 && *address == "None" {
+            if addresses.len() > 1 {
+                errors.push(FieldError::invalid(
+                    path,
+                    shown(),
+                    "'None' must be the first and only value",
+                ));
+            }
+        } else if address.parse::<IpAddr>().is_err() {
+            let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+            errors.push(FieldError::invalid(
+                format!("{path}[{index}]"),
+                *address,
+                detail,
+            ));
+        }
+    }
+    let invalid = errors.len() > before;
+    if addresses.len() > 2 {
+        errors.push(FieldError::invalid(
+            path,
+            shown(),
+            "may only hold up to 2 values",
+        ));
+    }
+    if !invalid {
+        check_families_match(spec, &addresses, &mut errors);
+    }
+    errors
+}
+
+fn check_family_words(spec: Spec, errors: &mut Vec<FieldError>) {
+    let families = strings(spec.list("ipFamilies"));
+    for (index, family) in families.iter().enumerate() {
+        if !["IPv4", "IPv6"].contains(family) {
+            let path = format!("spec.ipFamilies[{index}]");
+            errors.push(FieldError::not_supported(path, *family, &["IPv4", "IPv6"]));
+        }
+        if families[..index].contains(family) {
+            errors.push(FieldError::duplicate(
+                format!("spec.ipFamilies[{index}]"),
+                *family,
+            ));
+        }
+    }
+    let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
+    if let Some(policy) = spec.0["ipFamilyPolicy"]
+        .as_str()
+        .filter(|policy| !policies.contains(policy))
+    {
+        errors.push(FieldError::not_supported(
+            "spec.ipFamilyPolicy",
+            policy,
+            &policies,
+        ));
+    }
+}
+
+fn check_families_match(spec: Spec, addresses: &[&str], errors: &mut Vec<FieldError>) {
+    let parsed: Vec<IpAddr> = addresses
+        .iter()
+        .filter_map(|address| address.parse().ok())
+        .collect();
+    if addresses.len() > 1
+        && !(parsed.iter().any(IpAddr::is_ipv4) && parsed.iter().any(IpAddr::is_ipv6))
+    {
+        let detail = "may specify no more than one IP for each IP family";
+        errors.push(FieldError::invalid(
+            "spec.clusterIPs",
+            spec.0["clusterIPs"].clone(),
+            detail,
+        ));
+    }
+    if spec.is_headless() {
+        return;
+    }
+    for (index, (address, family)) in parsed
+        .iter()
+        .zip(strings(spec.list("ipFamilies")))
+        .enumerate()
+    {
+        let wrong =
+            (family == "IPv4" && address.is_ipv6()) || (family == "IPv6" && address.is_ipv4());
+        if wrong {
+            let detail =
+                format!("expected an {family} value as indicated by `ipFamilies[{index}]`");
+            errors.push(FieldError::invalid(
+                format!("spec.clusterIPs[{index}]"),
+                addresses[index],
+                detail,
+            ));
+        }
+    }
+}
+
+fn check_load_balancer(spec: Spec, errors: &mut Vec<FieldError>) {
+    let balanced = spec.is("LoadBalancer");
+    let only = "may only be used when `type` is 'LoadBalancer'";
+    let ranges = spec.list("loadBalancerSourceRanges");
+    if !ranges.is_empty() && !balanced {
+        errors.push(FieldError::forbidden("spec.LoadBalancerSourceRanges", only));
+    }
+    for (index, range) in ranges.iter().enumerate() {
+        let range = range.as_str().unwrap_or_default().trim();
+        if range.parse::<ipnet::IpNet>().is_err() {
+            let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+            errors.push(FieldError::invalid(
+                format!("spec.LoadBalancerSourceRanges[{index}]"),
+                range,
+                detail,
+            ));
+        }
+    }
+    if !balanced && !spec.0["allocateLoadBalancerNodePorts"].is_null() {
+        errors.push(FieldError::forbidden(
+            "spec.allocateLoadBalancerNodePorts",
+            only,
+        ));
+    }
+    if !balanced && !spec.0["loadBalancerClass"].is_null() {
+        errors.push(FieldError::forbidden("spec.loadBalancerClass", only));
+    }
+}
+
+fn check_traffic(spec: Spec, errors: &mut Vec<FieldError>) {
+    let policies = ["Cluster", "Local"];
+    let policy = spec.text("externalTrafficPolicy");
+    if !spec.externally_accessible() {
+        if !policy.is_empty() {
+            let detail = "may only be set for externally-accessible services";
+            errors.push(FieldError::invalid(
+                "spec.externalTrafficPolicy",
+                policy,
+                detail,
+            ));
+        }
+    } else if policy.is_empty() {
+        errors.push(FieldError::required("spec.externalTrafficPolicy", ""));
+    } else if !policies.contains(&policy) {
+        errors.push(FieldError::not_supported(
+            "spec.externalTrafficPolicy",
+            policy,
+            &policies,
+        ));
+    }
+    let health = spec.number("healthCheckNodePort");
+    if !spec.needs_health_port() {
+        if health != 0 {
+            let detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+            errors.push(FieldError::invalid(
+                "spec.healthCheckNodePort",
+                health,
+                detail,
+            ));
+        }
+    } else if health == 0 {
+        errors.push(FieldError::required("spec.healthCheckNodePort", ""));
+    } else if !is_port(health) {
+        errors.push(FieldError::invalid(
+            "spec.healthCheckNodePort",
+            health,
+            PORT_RANGE,
+        ));
+    }
+    let internal = spec.text("internalTrafficPolicy");
+    if !internal.is_empty() && !policies.contains(&internal) {
+        errors.push(FieldError::not_supported(
+            "spec.internalTrafficPolicy",
+            internal,
+            &policies,
+        ));
+    }
+    let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+    let distribution = spec.0["trafficDistribution"].as_str();
+    if let Some(word) = distribution.filter(|word| !distributions.contains(word)) {
+        errors.push(FieldError::not_supported(
+            "spec.trafficDistribution",
+            word,
+            &distributions,
+        ));
+    }
+}
+
+/// What may not change once set.
+fn check_change(after: Spec, before: Spec, errors: &mut Vec<FieldError>) {
+    let once = "may not change once set";
+    if after.needs_cluster_ip() && before.needs_cluster_ip() {
+        if !(after.is_headless() && before.is_headless()) {
+            check_kept(after, before, errors);
+        }
+        if !after.is_headless() && !before.is_headless() {
+            let (old, new) = (before.list("ipFamilies"), after.list("ipFamilies"));
+            if old.iter().zip(new).any(|(old, new)| old != new) {
+                errors.push(FieldError::invalid(
+                    "spec.ipFamilies[0]",
+                    after.0["ipFamilies"].clone(),
+                    once,
+                ));
+            }
+        }
+    }
+    if after.is("LoadBalancer") && before.is("LoadBalancer") {
+        let class = &after.0["loadBalancerClass"];
+        if *class != before.0["loadBalancerClass"] {
+            errors.push(FieldError::invalid(
+                "spec.loadBalancerClass",
+                class.clone(),
+                once,
+            ));
+        }
+    }
+    if after.needs_health_port()
+        && before.needs_health_port()
+        && after.number("healthCheckNodePort") != before.number("healthCheckNodePort")
+    {
+        errors.push(FieldError::forbidden(
+            "spec.healthCheckNodePort",
+            "field is immutable",
+        ));
+    }
+}
+
+fn check_kept(after: Spec, before: Spec, errors: &mut Vec<FieldError>) {
+    let (old, new) = (before.list("clusterIPs"), after.list("clusterIPs"));
+    let shown = || after.0["clusterIPs"].clone();
+    if new.is_empty() && !old.is_empty() {
+        errors.push(FieldError::invalid(
+            "spec.clusterIPs[0]",
+            shown(),
+            "primary clusterIP can not be unset",
+        ));
+    }
+    for (index, (old, new)) in old.iter().zip(new).enumerate() {
+        if old != new {
+            let path = format!("spec.clusterIPs[{index}]");
+            errors.push(FieldError::invalid(
+                path,
+                shown(),
+                "may not change once set",
+            ));
+        }
+    }
+    if old.len() == 2 && new.len() == 1 && after.text("ipFamilyPolicy") != "SingleStack" {
+        let detail = "must be set to 'SingleStack' when releasing the secondary clusterIP";
+        errors.push(FieldError::invalid(
+            "spec.ipFamilyPolicy",
+            after.text("ipFamilyPolicy"),
+            detail,
+        ));
+    }
+}
+
+/// `ValidateLoadBalancerStatus`.
+pub(crate) fn validate_status(service: &Value, _old: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let path = "status.loadBalancer.ingress";
+    let ingress = service["status"]["loadBalancer"]["ingress"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    if !Spec::of(service).is("LoadBalancer") && !ingress.is_empty() {
+        errors.push(FieldError::forbidden(
+            path,
+            "may only be used when `spec.type` is 'LoadBalancer'",
+        ));
+        return errors;
+    }
+    for (index, entry) in ingress.iter().enumerate() {
+        let ip = entry["ip"].as_str().unwrap_or_default();
+        if !ip.is_empty() && ip.parse::<IpAddr>().is_err() {
+            let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+            errors.push(FieldError::invalid(
+                format!("{path}[{index}].ip"),
+                ip,
+                detail,
+            ));
+        }
+        match entry["ipMode"].as_str() {
+            None => {
+                if !ip.is_empty() {
+                    errors.push(FieldError::required(
+                        format!("{path}[{index}].ipMode"),
+                        "must be specified when `ip` is set",
+                    ));
+                }
+            }
+            Some(mode) => {
+                if ip.is_empty() {
+                    let detail = "may not be specified when `ip` is not set";
+                    errors.push(FieldError::forbidden(
+                        format!("{path}[{index}].ipMode"),
+                        detail,
+                    ));
+                }
+                if !["Proxy", "VIP"].contains(&mode) {
+                    errors.push(FieldError::not_supported(
+                        format!("{path}[{index}].ipMode"),
+                        mode,
+                        &["Proxy", "VIP"],
+                    ));
+                }
+            }
+        }
+        let hostname = entry["hostname"].as_str().unwrap_or_default();
+        if hostname.parse::<IpAddr>().is_ok() {
+            let detail = "must be a DNS name, not an IP address";
+            errors.push(FieldError::invalid(
+                format!("{path}[{index}].hostname"),
+                hostname,
+                detail,
+            ));
+        }
+    }
+    errors
+}

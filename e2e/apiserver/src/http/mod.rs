@@ -1,0 +1,20 @@
+//! The HTTP face of the server: routes, content types and bodies over [`State`](crate::state::State).
+//!
+//! Requests come from the in-process client and from TLS connections alike; neither is special here.
+
+pub(crate) mod discovery;
+pub(crate) mod handle;
+pub(crate) mod query;
+pub(crate) mod respond;
+pub(crate) mod review;
+pub(crate) mod route;
+pub(crate) mod table;
+pub(crate) mod watch;
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+
+/// Body of an answer: whole, or a stream of watch events.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;

@@ -1,0 +1,235 @@
+//! The table of built-in kinds, and the registry of everything that is served now.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api;
+use serde_json::Value;
+
+use crate::hooks::{crd, event, namespace, node, pod, service, slice, workload};
+use crate::kind::Trait::{
+    ConditionalUpdate, CreateOnUpdate, Generation, Graceful, KeepsStatusOnCreate, LabelName,
+    PathName, ReturnsDeleted, Scale, Status,
+};
+use crate::kind::{Hooks, Kind, Row};
+
+/// Reads a value as a typed object, for the error message alone.
+pub(crate) fn typed<T: serde::de::DeserializeOwned>(
+    value: &Value,
+) -> Result<(), serde_json::Error> {
+    // Deserializing from a reference needs no copy of the object.
+    T::deserialize(value).map(|_| ())
+}
+
+macro_rules! plain {
+    ($name:ident, $type:ty) => {
+        static $name: Hooks = Hooks {
+            decode: typed::<$type>,
+            ..Hooks::PLAIN
+        };
+    };
+}
+
+plain!(CONFIG_MAP, api::core::v1::ConfigMap);
+plain!(SERVICE_ACCOUNT, api::core::v1::ServiceAccount);
+plain!(ENDPOINTS, api::core::v1::Endpoints);
+plain!(LEASE, api::coordination::v1::Lease);
+plain!(DISRUPTION_BUDGET, api::policy::v1::PodDisruptionBudget);
+static SECRET: Hooks = Hooks {
+    decode: typed::<api::core::v1::Secret>,
+    fields: &["type"],
+    ..Hooks::PLAIN
+};
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+const ADMISSION: &str = "admissionregistration.k8s.io";
+
+/// Every built-in kind.
+pub(crate) static ROWS: &[Row] = &[
+    Row::namespaced("", "v1", "Pod", "pods")
+        .short(&["po"])
+        .traits(&[Status, Generation, ReturnsDeleted, Graceful])
+        .hooks(&pod::HOOKS),
+    Row::namespaced("", "v1", "Service", "services")
+        .short(&["svc"])
+        .traits(&[Status, CreateOnUpdate, ReturnsDeleted, LabelName])
+        .hooks(&service::HOOKS),
+    Row::namespaced("", "v1", "Endpoints", "endpoints")
+        .short(&["ep"])
+        .traits(&[CreateOnUpdate])
+        .hooks(&ENDPOINTS),
+    Row::namespaced("", "v1", "ConfigMap", "configmaps")
+        .short(&["cm"])
+        .hooks(&CONFIG_MAP),
+    Row::namespaced("", "v1", "Secret", "secrets").hooks(&SECRET),
+    Row::namespaced("", "v1", "ServiceAccount", "serviceaccounts")
+        .short(&["sa"])
+        .traits(&[ReturnsDeleted])
+        .hooks(&SERVICE_ACCOUNT),
+    Row::namespaced("", "v1", "Event", "events")
+        .short(&["ev"])
+        .traits(&[CreateOnUpdate])
+        .hooks(&event::CORE),
+    Row::cluster("", "v1", "Node", "nodes")
+        .short(&["no"])
+        .traits(&[Status, KeepsStatusOnCreate])
+        .hooks(&node::HOOKS),
+    Row::cluster("", "v1", "Namespace", "namespaces")
+        .short(&["ns"])
+        .traits(&[Status, ReturnsDeleted, LabelName])
+        .hooks(&namespace::HOOKS),
+    Row::namespaced("apps", "v1", "Deployment", "deployments")
+        .short(&["deploy"])
+        .traits(&[Status, Scale, Generation])
+        .hooks(&workload::DEPLOYMENT),
+    Row::namespaced("apps", "v1", "ReplicaSet", "replicasets")
+        .short(&["rs"])
+        .traits(&[Status, Scale, Generation])
+        .hooks(&workload::REPLICA_SET),
+    Row::namespaced("apps", "v1", "DaemonSet", "daemonsets")
+        .short(&["ds"])
+        .traits(&[Status, Generation])
+        .hooks(&workload::DAEMON_SET),
+    Row::namespaced("apps", "v1", "StatefulSet", "statefulsets")
+        .short(&["sts"])
+        .traits(&[Status, Scale, Generation])
+        .hooks(&workload::STATEFUL_SET),
+    Row::namespaced("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
+        .traits(&[Generation])
+        .hooks(&slice::HOOKS),
+    Row::namespaced("events.k8s.io", "v1", "Event", "events")
+        .short(&["ev"])
+        .traits(&[CreateOnUpdate])
+        .hooks(&event::EVENTS)
+        .shape("EventsEvent")
+        .stored_as("events", event::CONVERSION),
+    Row::namespaced("coordination.k8s.io", "v1", "Lease", "leases")
+        .traits(&[CreateOnUpdate, ConditionalUpdate])
+        .hooks(&LEASE),
+    Row::namespaced(
+        "policy",
+        "v1",
+        "PodDisruptionBudget",
+        "poddisruptionbudgets",
+    )
+    .short(&["pdb"])
+    .traits(&[Status, Generation, ConditionalUpdate])
+    .hooks(&DISRUPTION_BUDGET),
+    Row::namespaced(
+        "networking.k8s.io",
+        "v1",
+        "NetworkPolicy",
+        "networkpolicies",
+    )
+    .short(&["netpol"])
+    .traits(&[Generation]),
+    Row::cluster("networking.k8s.io", "v1", "IngressClass", "ingressclasses").traits(&[Generation]),
+    Row::cluster("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs").traits(&[Status]),
+    Row::cluster("networking.k8s.io", "v1", "IPAddress", "ipaddresses").short(&["ip"]),
+    Row::namespaced(RBAC, "v1", "Role", "roles").traits(&[CreateOnUpdate, PathName]),
+    Row::namespaced(RBAC, "v1", "RoleBinding", "rolebindings").traits(&[CreateOnUpdate, PathName]),
+    Row::cluster(RBAC, "v1", "ClusterRole", "clusterroles").traits(&[CreateOnUpdate, PathName]),
+    Row::cluster(RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings")
+        .traits(&[CreateOnUpdate, PathName]),
+    Row::cluster(
+        ADMISSION,
+        "v1",
+        "ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
+    )
+    .traits(&[Generation, ConditionalUpdate]),
+    Row::cluster(
+        ADMISSION,
+        "v1",
+        "MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+    )
+    .traits(&[Generation, ConditionalUpdate]),
+    Row::cluster(
+        ADMISSION,
+        "v1",
+        "ValidatingAdmissionPolicy",
+        "validatingadmissionpolicies",
+    )
+    .traits(&[Status, Generation, ConditionalUpdate]),
+    Row::cluster(
+        ADMISSION,
+        "v1",
+        "ValidatingAdmissionPolicyBinding",
+        "validatingadmissionpolicybindings",
+    )
+    .traits(&[Generation, ConditionalUpdate]),
+    Row::cluster(
+        "scheduling.k8s.io",
+        "v1",
+        "PriorityClass",
+        "priorityclasses",
+    )
+    .short(&["pc"])
+    .traits(&[Generation]),
+    Row::cluster(
+        crd::GROUP,
+        "v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+    )
+    .short(&["crd", "crds"])
+    .traits(&[Status, Generation, ConditionalUpdate])
+    .hooks(&crd::HOOKS),
+];
+
+/// What is served now: built-in kinds and those of established CRDs.
+#[derive(Default)]
+pub(crate) struct Kinds {
+    /// By (group, version, plural).
+    rows: BTreeMap<(String, String, String), Arc<Kind>>,
+}
+
+impl Kinds {
+    /// All built-in kinds.
+    pub(crate) fn built_in() -> Self {
+        let mut kinds = Self::default();
+        ROWS.iter().for_each(|row| kinds.insert(row.build()));
+        kinds
+    }
+
+    /// Serves a kind; replaces one of the same group, version and plural.
+    pub(crate) fn insert(&mut self, kind: Kind) {
+        let key = (
+            kind.group.to_string(),
+            kind.version.to_string(),
+            kind.plural.to_string(),
+        );
+        self.rows.insert(key, Arc::new(kind));
+    }
+
+    /// Stops serving every version of a resource.
+    pub(crate) fn remove(&mut self, group: &str, plural: &str) {
+        self.rows
+            .retain(|(g, _, p), _| (g.as_str(), p.as_str()) != (group, plural));
+    }
+
+    pub(crate) fn get(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
+        self.rows
+            .get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// The kind that an ownerReference or a manifest names.
+    pub(crate) fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Kind>> {
+        self.iter()
+            .find(|row| row.kind == kind && row.api_version() == api_version)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Kind>> {
+        self.rows.values()
+    }
+
+    /// One kind per table, for walks over every object.
+    pub(crate) fn stored(&self) -> Vec<Arc<Kind>> {
+        let mut seen = std::collections::BTreeSet::new();
+        self.iter()
+            .filter(|kind| kind.conversion.is_none() && seen.insert(kind.table.clone()))
+            .cloned()
+            .collect()
+    }
+}

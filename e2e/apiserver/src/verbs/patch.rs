@@ -1,0 +1,168 @@
+//! PATCH: JSON, merge, strategic merge and apply.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::meta;
+use super::update::{Written, check_uid, check_version};
+use crate::error::{ApiError, Result};
+use crate::kind::Kind;
+use crate::managed::{self, Manager};
+use crate::object::{self, meta_mut};
+use crate::state::{Call, Part, State};
+use crate::strategic;
+
+/// Form of a patch, by its content type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PatchKind {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+impl PatchKind {
+    /// The form that a content type names.
+    pub(crate) fn of(content_type: &str, kind: &Kind) -> Result<Self> {
+        let essence = content_type.split(';').next().unwrap_or_default().trim();
+        let found = match essence {
+            "application/json-patch+json" => Some(Self::Json),
+            "application/merge-patch+json" => Some(Self::Merge),
+            "application/strategic-merge-patch+json" if !kind.is_custom() => Some(Self::Strategic),
+            "application/apply-patch+yaml" => Some(Self::Apply),
+            _ => None,
+        };
+        found.ok_or_else(|| {
+            let mut all = vec![
+                "application/json-patch+json",
+                "application/merge-patch+json",
+            ];
+            if !kind.is_custom() {
+                all.push("application/strategic-merge-patch+json");
+            }
+            all.push("application/apply-patch+yaml");
+            ApiError::unsupported_media_type(&all.join(", "))
+        })
+    }
+}
+
+impl State {
+    /// Patches the object of a call; `force` is the word of server-side apply.
+    pub(crate) fn patch(
+        &mut self,
+        call: &Call,
+        form: PatchKind,
+        patch: &Value,
+        force: bool,
+    ) -> Result<Written> {
+        if form == PatchKind::Apply {
+            return self.apply(call, patch, force);
+        }
+        let old = self.fetch(call)?;
+        let shown = meta::encode(&call.kind, &old);
+        let patched = patched(&call.kind, form, &shown, patch)?;
+        let object = self.next(call, &old, patched)?;
+        Ok(Written {
+            object,
+            created: false,
+        })
+    }
+
+    /// Stores what a patch made of an object.
+    fn next(&mut self, call: &Call, old: &Arc<Value>, patched: Value) -> Result<Arc<Value>> {
+        let mut new = meta::decode(&call.kind, patched)?;
+        meta::settle_identity(call, &mut new)?;
+        check_uid(call, &new, Some(old))?;
+        check_version(call, &mut new, old)?;
+        managed::track(call, Manager::Update, old, &mut new);
+        self.store_update(call, old, new)
+    }
+
+    fn apply(&mut self, call: &Call, config: &Value, force: bool) -> Result<Written> {
+        let mut config = checked_config(call, config)?;
+        let old = self.store.get(&call.kind.table, &call.key()).cloned();
+        let Some(old) = old else {
+            if call.part != Part::Main {
+                return Err(call.not_found());
+            }
+            check_uid(call, &config, None)?;
+            meta_mut(&mut config).remove("resourceVersion");
+            let live =
+                json!({"apiVersion": config["apiVersion"], "kind": config["kind"], "metadata": {}});
+            let mut new = managed::apply(call, &live, &config, force)?;
+            (call.kind.hooks.default)(&mut new);
+            if let Some(schema) = &call.kind.schema {
+                schema.prune_and_default(&mut new);
+            }
+            let object = self.insert(call, new)?;
+            return Ok(Written {
+                object,
+                created: true,
+            });
+        };
+        check_uid(call, &config, Some(&old))?;
+        check_version(call, &mut config, &old).or_else(|error| {
+            // An applied configuration needs no version, even where updates do.
+            if object::version(&config).is_empty() {
+                Ok(())
+            } else {
+                Err(error)
+            }
+        })?;
+        meta_mut(&mut config).remove("resourceVersion");
+        let mut new = managed::apply(call, &old, &config, force)?;
+        (call.kind.hooks.default)(&mut new);
+        if let Some(schema) = &call.kind.schema {
+            schema.prune_and_default(&mut new);
+        }
+        let object = self.store_update(call, &old, new)?;
+        Ok(Written {
+            object,
+            created: false,
+        })
+    }
+}
+
+/// An applied configuration: typed but not defaulted, since it owns only what it names.
+fn checked_config(call: &Call, config: &Value) -> Result<Value> {
+    if !object::list_at(config, &["metadata", "managedFields"]).is_empty() {
+        return Err(ApiError::bad_request("metadata.managedFields must be nil"));
+    }
+    // For the type check alone; its defaults are not owned by the applier.
+    meta::decode(&call.kind, config.clone())?;
+    let mut config = config.clone();
+    object::drop_nulls(&mut config);
+    if let Some(conversion) = &call.kind.conversion {
+        config = (conversion.to_stored)(config);
+    }
+    meta::settle_identity(call, &mut config)?;
+    Ok(config)
+}
+
+fn patched(kind: &Kind, form: PatchKind, shown: &Value, patch: &Value) -> Result<Value> {
+    let mut new = shown.clone();
+    match form {
+        PatchKind::Json => {
+            let patch: json_patch::Patch = serde_json::from_value(patch.clone())
+                .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
+            json_patch::patch(&mut new, &patch).map_err(|_| {
+                ApiError::unprocessable(
+                    "the server rejected our request due to an error in our request",
+                )
+            })?;
+        }
+        PatchKind::Merge => {
+            if !patch.is_object() {
+                return Err(ApiError::bad_request(
+                    "error decoding patch: json: cannot unmarshal into a map",
+                ));
+            }
+            json_patch::merge(&mut new, patch);
+        }
+        PatchKind::Strategic | PatchKind::Apply => {
+            new = strategic::merge(&kind.shape, shown, patch).map_err(ApiError::bad_request)?;
+        }
+    }
+    Ok(new)
+}

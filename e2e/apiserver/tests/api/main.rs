@@ -1,0 +1,4 @@
+//! The API of the server, seen through kube-rs and raw HTTP.
+
+mod basics;
+mod support;
