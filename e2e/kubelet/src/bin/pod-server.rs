@@ -63,13 +63,18 @@ impl FromStr for OnTerm {
             None if text == "exit" => Ok(Self::Exit),
             None if text == "ignore" => Ok(Self::Ignore),
             Some(("serve", time)) => seconds(time).map(Self::Serve),
-            _ => Err(format!("{text:?}: allowed are exit, serve:<seconds>, ignore")),
+            _ => Err(format!(
+                "{text:?}: allowed are exit, serve:<seconds>, ignore"
+            )),
         }
     }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.trim_end_matches('s').parse().map_err(|e| format!("{text:?}: {e}"))?;
+    let number: f64 = text
+        .trim_end_matches('s')
+        .parse()
+        .map_err(|e| format!("{text:?}: {e}"))?;
     Duration::try_from_secs_f64(number).map_err(|e| format!("{text:?}: {e}"))
 }
 
@@ -98,18 +103,29 @@ impl Identity {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     LocalSet::new().block_on(&runtime, serve(args))
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
     let term = signal(SignalKind::terminate())?;
-    let identity = Rc::new(Identity { pod: args.pod_name, uid: args.pod_uid, node: args.node_name });
+    let identity = Rc::new(Identity {
+        pod: args.pod_name,
+        uid: args.pod_uid,
+        node: args.node_name,
+    });
     let (set_stage, stage) = watch::channel(Stage::Starting);
     let mut ports = JoinSet::new();
     for port in args.tcp {
         let listener = listen(port)?;
-        ports.spawn_local(accept(listener, Rc::clone(&identity), stage.clone(), echo_lines));
+        ports.spawn_local(accept(
+            listener,
+            Rc::clone(&identity),
+            stage.clone(),
+            echo_lines,
+        ));
     }
     for port in args.http {
         let listener = listen(port)?;
@@ -154,7 +170,9 @@ fn listen(port: u16) -> anyhow::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).with_context(what)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
-    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into()).with_context(what)?;
+    socket
+        .bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())
+        .with_context(what)?;
     socket.listen(1024).with_context(what)?;
     TcpListener::from_std(socket.into()).with_context(what)
 }
@@ -225,10 +243,16 @@ async fn http(
             _ = closing.wait_for(|s| *s == Stage::Closing), if served => return Ok(()),
         };
         served = true;
-        let Some(request) = request else { return Ok(()) };
+        let Some(request) = request else {
+            return Ok(());
+        };
         let now = *stage.borrow();
         let refused = request.path == "/ready" && now != Stage::Ready;
-        let status = if refused { "503 Service Unavailable" } else { "200 OK" };
+        let status = if refused {
+            "503 Service Unavailable"
+        } else {
+            "200 OK"
+        };
         let close = request.close || matches!(now, Stage::Terminating | Stage::Closing);
         let body = format!("{}\n", identity.answer(peer, local));
         let answer = format!(
@@ -266,7 +290,11 @@ async fn request_head(stream: &mut BufReader<TcpStream>) -> std::io::Result<Opti
         }
         let header = line.trim_end().to_ascii_lowercase();
         if header.is_empty() {
-            return Ok(Some(Request { path, head_only: method == "HEAD", close }));
+            return Ok(Some(Request {
+                path,
+                head_only: method == "HEAD",
+                close,
+            }));
         }
         close |= header == "connection: close";
     }
@@ -274,7 +302,9 @@ async fn request_head(stream: &mut BufReader<TcpStream>) -> std::io::Result<Opti
 
 async fn datagrams(socket: UdpSocket, identity: Rc<Identity>, mut stage: watch::Receiver<Stage>) {
     let mut buffer = vec![0; 65536];
-    let Ok(local) = socket.local_addr() else { return };
+    let Ok(local) = socket.local_addr() else {
+        return;
+    };
     loop {
         tokio::select! {
             biased;

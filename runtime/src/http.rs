@@ -1,0 +1,158 @@
+//! Small HTTP servers: health ports, metrics, webhooks.
+//!
+//! The caller brings a listener (in tests, from a network namespace of its own) or has one bound
+//! here, with retries while somebody else still holds the port.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::{Body, Incoming};
+use hyper::service::Service;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+
+/// Connections that one server works on at the same time; more wait in the listener's queue.
+const CONNECTIONS: usize = 512;
+/// Time in which a request's head must have come.
+const HEAD: Duration = Duration::from_secs(5);
+/// Pause after the system refused to accept a connection (out of descriptors).
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Binds the address, trying again for as long as it takes. `failed` hears of each failure.
+pub async fn bind(
+    address: SocketAddr,
+    clock: &Clock,
+    mut backoff: Backoff,
+    mut failed: impl FnMut(&std::io::Error),
+) -> TcpListener {
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) => {
+                failed(&error);
+                clock.sleep(backoff.next_delay()).await;
+            }
+        }
+    }
+}
+
+/// Serves until the future is dropped, which closes the listener and every connection.
+///
+/// `service` answers one request; `hyper::service::service_fn` makes one from a function, and
+/// `hyper_util::service::TowerToHyperService` from an axum router.
+pub async fn serve<S, B, F>(listener: TcpListener, clock: Clock, service: S)
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future = F>,
+    S: Clone + Send + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        // The semaphore is never closed, so there is always a permit in the end.
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+            return;
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                clock.sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let service = service.clone();
+        connections.spawn(async move {
+            converse(stream, service).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn converse<S, B>(stream: TcpStream, service: S)
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S::Future: Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut server = Builder::new(TokioExecutor::new());
+    server
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD);
+    // The other side went away or sent no HTTP: its business.
+    if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backoff::Policy;
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use hyper::service::service_fn;
+    use onehop_core::time::Time;
+    use rand::SeedableRng;
+    use rand::rngs::SmallRng;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn get(address: SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn serves_on_a_given_listener_and_closes_it_when_dropped() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let clock = Clock::fixed(Time::EPOCH);
+        let hello = service_fn(|_| async { Ok(Response::new(Full::new(Bytes::from("hello")))) });
+        let server = tokio::spawn(serve(listener, clock, hello));
+        assert!(get(address).await.ends_with("hello"));
+        server.abort();
+        assert!(server.await.unwrap_err().is_cancelled());
+        assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s105_binding_goes_on_until_the_port_is_free() {
+        let holder = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = holder.local_addr().unwrap();
+        let mut holder = Some(holder);
+        let mut failures = 0;
+        let backoff = Policy::BIND.start(&mut SmallRng::seed_from_u64(1));
+        let clock = Clock::fixed(Time::EPOCH);
+        let bound = bind(address, &clock, backoff, |_| {
+            failures += 1;
+            if failures == 3 {
+                holder.take();
+            }
+        });
+        assert_eq!(bound.await.local_addr().unwrap(), address);
+        assert_eq!(failures, 3);
+    }
+}
