@@ -22,8 +22,10 @@ mod shape;
 mod state;
 mod store;
 mod strategic;
+mod tls;
 mod verbs;
 
 pub use client::Transport;
 pub use clock::Clock;
 pub use server::{ApiServer, Config, Identity};
+pub use tls::{Serving, TlsError};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ipnet::{IpNet, Ipv4Net};
 use rand::SeedableRng;
@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::kinds::Kinds;
 use crate::state::State;
 use crate::store::Store;
+use crate::tls::Authority;
 
 /// How a server is set up.
 #[derive(Debug, Clone)]
@@ -100,6 +101,8 @@ struct Inner {
     clock: Clock,
     tokens: Mutex<BTreeMap<String, Identity>>,
     hang_up: watch::Sender<u64>,
+    /// Made on first use: a simulation never needs one.
+    authority: OnceLock<Authority>,
 }
 
 impl fmt::Debug for ApiServer {
@@ -125,6 +128,7 @@ impl ApiServer {
             clock,
             tokens: Mutex::default(),
             hang_up: watch::Sender::new(0),
+            authority: OnceLock::new(),
         }))
     }
 
@@ -140,6 +144,15 @@ impl ApiServer {
 
     pub(crate) fn hang_up(&self) -> watch::Receiver<u64> {
         self.0.hang_up.subscribe()
+    }
+
+    /// The certificate authority, made on first use.
+    pub(crate) fn authority(&self) -> Result<&Authority, rcgen::Error> {
+        if let Some(known) = self.0.authority.get() {
+            return Ok(known);
+        }
+        let made = Authority::new()?;
+        Ok(self.0.authority.get_or_init(|| made))
     }
 
     fn tokens(&self) -> MutexGuard<'_, BTreeMap<String, Identity>> {
