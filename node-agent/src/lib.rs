@@ -1,4 +1,28 @@
-//! node-agent
+//! The node agent: turns Services, EndpointSlices and the own Node into nftables state of one node,
+//! and answers health questions about it (specification: node-datapath).
+//!
+//! Pure parts: `state` (what the watches said), `compile` (one Service to elements), `planner`
+//! (what changed to one batch). Edges: `watch`, `writer` (kernel), `health`, `flows` (connection
+//! tracking). `app` ties them together, `run` wires threads and channels.
 
+pub mod app;
+pub mod args;
+pub mod claims;
+pub mod collection;
 pub mod commit;
+pub mod compile;
+pub mod flows;
+pub mod health;
+pub mod http;
+pub mod ledger;
+pub mod metrics;
+pub mod node;
+pub mod notify;
+pub mod planner;
+pub mod ready;
+pub mod run;
+pub mod state;
+pub mod sys;
 pub mod table;
+pub mod watch;
+pub mod writer;

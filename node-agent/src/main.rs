@@ -1,2 +1,123 @@
-//! Entry point.
-fn main() {}
+//! `onehop-node-agent`: flags, logs, signals; everything else is in the library.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use onehop_node_agent::args::{Args, Command, Config, LogFormat, Mode};
+use onehop_node_agent::commit::{self, Features, Kernel};
+use onehop_node_agent::ready;
+use onehop_node_agent::run::{Parts, run};
+use onehop_node_agent::table::layout::Options;
+use onehop_runtime::client;
+use onehop_runtime::clock::Clock;
+use onehop_runtime::log::{self, Format};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.command == Some(Command::Ready) {
+        return answer(ready::ask(&args.ready_socket));
+    }
+    let result = start(&args);
+    if let Err(error) = &result {
+        // Also without a log, so that `kubectl logs` shows why the process did not start.
+        eprintln!("onehop-node-agent: {error:#}");
+    }
+    if result.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn answer(answer: Result<String, String>) -> ExitCode {
+    let (word, code) = match answer {
+        Ok(word) => (word, ExitCode::SUCCESS),
+        Err(word) => (word, ExitCode::FAILURE),
+    };
+    eprintln!("{word}");
+    code
+}
+
+fn start(args: &Args) -> anyhow::Result<()> {
+    let format = match args.log_format {
+        LogFormat::Json => Format::Json,
+        LogFormat::Text => Format::Text,
+    };
+    log::init(&args.log_filter, format)?;
+    for flag in args.unused.given() {
+        tracing::warn!(flag, "this flag of kube-proxy has no meaning here");
+    }
+    let config = args.resolve()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the async runtime")?;
+    runtime.block_on(agent(config, args.cleanup))
+}
+
+async fn agent(config: Config, cleanup: bool) -> anyhow::Result<()> {
+    let clock = Clock::system();
+    if cleanup {
+        return commit::cleanup().context("delete the tables ip onehop and ip6 onehop");
+    }
+    let kernel = open(&config, clock)?;
+    let options = client::Options {
+        kubeconfig: config.kubeconfig.clone(),
+        ..client::Options::default()
+    };
+    let client = client::connect(&options).await?;
+    let stop = CancellationToken::new();
+    stop_on_signal(&stop)?;
+    tracing::info!(node = %config.node, mode = ?config.mode, "onehop-node-agent starts");
+    let parts = Parts {
+        config,
+        client,
+        dataplane: Box::new(kernel),
+        clock,
+        rng: seed(clock),
+        stop,
+    };
+    run(parts).await
+}
+
+/// Jitter only has to differ between the agents of a cluster.
+fn seed(clock: Clock) -> SmallRng {
+    let started = clock.now().as_millis().unsigned_abs();
+    SmallRng::seed_from_u64(started.rotate_left(32) ^ u64::from(std::process::id()))
+}
+
+/// The tables of this network namespace. Says what is missing, since this is where a pod without
+/// the right privileges fails.
+fn open(config: &Config, clock: Clock) -> anyhow::Result<Kernel> {
+    let options = Options {
+        masquerade_mark: config.masquerade_mark,
+        masquerade_all: config.masquerade_all,
+        pod_cidrs: config.pod_cidrs.clone(),
+        beside_kube_proxy: config.mode == Mode::Beside,
+        service_cidrs: Vec::new(),
+    };
+    Kernel::open(&options, Features::detect(), Box::new(move || clock.now())).context(
+        "open nftables by netlink: the agent needs CAP_NET_ADMIN in the node's network namespace \
+         (hostNetwork and securityContext.capabilities.add NET_ADMIN) and a kernel with nf_tables",
+    )
+}
+
+/// SIGTERM and SIGINT end the agent; its rules stay in place (S-122).
+fn stop_on_signal(stop: &CancellationToken) -> anyhow::Result<()> {
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let mut signals = signal(kind).context("listen for signals")?;
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            signals.recv().await;
+            tracing::info!("stopped by a signal; rules stay in place");
+            stop.cancel();
+        });
+    }
+    Ok(())
+}

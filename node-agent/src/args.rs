@@ -1,0 +1,376 @@
+//! Flags of the node agent (S-303, S-305) and what they resolve to.
+//!
+//! Two types: [`Args`] is what was typed, [`Config`] is what it means, with the defaults of the way to run filled in. Only `main` reads
+//! [`Args`]; everything else takes [`Config`] or parts of it. Upstream's names and defaults are kept where they apply.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
+use onehop_core::id::NodeName;
+
+/// Port of `/healthz` and `/livez` in both ways to run (crd.md section 8).
+pub const HEALTH_PORT: u16 = 10356;
+/// Port of `/healthz` that cloud load balancers know from kube-proxy; ours only in replace mode.
+pub const KUBE_PROXY_HEALTH_PORT: u16 = 10256;
+/// Port of metrics and `/proxyMode` beside kube-proxy.
+pub const METRICS_PORT: u16 = 10349;
+/// Port of metrics and `/proxyMode` as the only proxy.
+pub const KUBE_PROXY_METRICS_PORT: u16 = 10249;
+/// Where `ready` asks when no other socket is named. Abstract names belong to the network namespace, so agents of other nodes never meet.
+pub const READY_SOCKET: &str = "@onehop-node-agent";
+
+/// Way to run (crd.md section 8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Beside kube-proxy, for Services that carry our proxy name.
+    Beside,
+    /// As the node's only service proxy.
+    Replace,
+}
+
+/// How a pod's address is told from an outside one (S-61).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DetectLocalMode {
+    /// The source is inside `--cluster-cidr`.
+    #[value(name = "ClusterCIDR", alias = "clustercidr")]
+    ClusterCidr,
+}
+
+/// Form of the log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Text,
+}
+
+/// What else the binary can do.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Asks the agent of this network namespace whether it is in sync (exec probe): exit status 0 when it is, 1 when not.
+    Ready,
+}
+
+/// Service proxy and health answers of one node.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "onehop-node-agent", version, about)]
+pub struct Args {
+    /// Another job than running the agent.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// Kubeconfig file; without it the pod's service account is used.
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Name of this node's Node object; default: the host name in lower case.
+    #[arg(
+        long = "hostname-override",
+        visible_alias = "node-name",
+        env = "NODE_NAME"
+    )]
+    pub node_name: Option<String>,
+
+    /// Beside kube-proxy (Services that carry our proxy name), or instead of it.
+    #[arg(long, value_enum, default_value = "beside", env = "ONEHOP_MODE")]
+    pub mode: Mode,
+
+    /// Value of the label service.kubernetes.io/service-proxy-name that makes a Service ours.
+    #[arg(long, default_value = "onehop")]
+    pub service_proxy_name: String,
+
+    /// Pod address ranges, separated by commas. Without any, no traffic to a ClusterIP is masqueraded.
+    #[arg(long, value_delimiter = ',')]
+    pub cluster_cidr: Vec<IpNet>,
+
+    /// How traffic of pods is told from outside traffic.
+    #[arg(long, value_enum, default_value = "ClusterCIDR")]
+    pub detect_local_mode: DetectLocalMode,
+
+    /// Masquerade everything that goes to a ClusterIP.
+    #[arg(long)]
+    pub masquerade_all: bool,
+
+    /// Bit of the packet mark that asks for masquerade.
+    #[arg(long, default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..=31))]
+    pub iptables_masquerade_bit: u8,
+
+    /// Addresses on which NodePorts answer: `primary` (the Node object's), `all` (every local one but loopback) or ranges, by commas.
+    #[arg(long, value_delimiter = ',')]
+    pub nodeport_addresses: Vec<String>,
+
+    /// Where /healthz and /livez answer, by commas. Default: 0.0.0.0:10356, in replace mode also 0.0.0.0:10256.
+    #[arg(long, value_delimiter = ',')]
+    pub healthz_bind_address: Vec<SocketAddr>,
+
+    /// Where /metrics and /proxyMode answer. Default: 127.0.0.1:10349, in replace mode 127.0.0.1:10249.
+    #[arg(long, value_delimiter = ',')]
+    pub metrics_bind_address: Vec<SocketAddr>,
+
+    /// End the process when an address cannot be bound, instead of trying again.
+    #[arg(long)]
+    pub bind_address_hard_fail: bool,
+
+    /// Socket on which `ready` is answered: a path, or `@name` for an abstract one.
+    #[arg(long, default_value = READY_SOCKET, env = "ONEHOP_READY_SOCKET", global = true)]
+    pub ready_socket: String,
+
+    /// Delete everything that the agent ever wrote on this node, and end.
+    #[arg(long)]
+    pub cleanup: bool,
+
+    /// Form of the log.
+    #[arg(long, value_enum, default_value = "json")]
+    pub log_format: LogFormat,
+
+    /// What is logged, such as `info` or `info,onehop_node_agent=debug`.
+    #[arg(long, default_value = "info", env = "ONEHOP_LOG")]
+    pub log_filter: String,
+
+    /// Settings of kube-proxy that mean nothing here.
+    #[command(flatten)]
+    pub unused: Unused,
+}
+
+/// Flags of kube-proxy that are accepted so that a DaemonSet can be taken over unchanged, and only warned about (S-303).
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Unused {
+    #[arg(long, hide = true)]
+    proxy_mode: Option<String>,
+    #[arg(long, hide = true)]
+    iptables_sync_period: Option<String>,
+    #[arg(long, hide = true)]
+    iptables_min_sync_period: Option<String>,
+    #[arg(long, hide = true)]
+    config_sync_period: Option<String>,
+    #[arg(long, hide = true)]
+    oom_score_adj: Option<String>,
+    #[arg(long, hide = true)]
+    profiling: Option<String>,
+    #[arg(long, hide = true)]
+    feature_gates: Option<String>,
+}
+
+impl Unused {
+    /// Names of those that were given.
+    pub fn given(&self) -> Vec<&'static str> {
+        [
+            ("--proxy-mode", &self.proxy_mode),
+            ("--iptables-sync-period", &self.iptables_sync_period),
+            ("--iptables-min-sync-period", &self.iptables_min_sync_period),
+            ("--config-sync-period", &self.config_sync_period),
+            ("--oom-score-adj", &self.oom_score_adj),
+            ("--profiling", &self.profiling),
+            ("--feature-gates", &self.feature_gates),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| value.as_ref().map(|_| name))
+        .collect()
+    }
+}
+
+/// On which addresses NodePorts answer (S-27).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    /// The Node object's first address of each family.
+    Primary,
+    /// Every local address but loopback.
+    All,
+    /// Every local address inside one of these.
+    Ranges(Vec<IpNet>),
+}
+
+/// What the agent runs with.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Kubeconfig file, if one was named.
+    pub kubeconfig: Option<PathBuf>,
+    /// Name of the own Node object.
+    pub node: NodeName,
+    /// Way to run.
+    pub mode: Mode,
+    /// Proxy name that makes a Service ours.
+    pub proxy_name: String,
+    /// Pod ranges for the detector; empty: no detector (S-60).
+    pub pod_cidrs: Vec<IpNet>,
+    /// Masquerade all ClusterIP traffic.
+    pub masquerade_all: bool,
+    /// The packet mark that asks for masquerade (one bit set).
+    pub masquerade_mark: u32,
+    /// Where NodePorts answer.
+    pub nodeport_addresses: NodePortAddresses,
+    /// Where `/healthz` and `/livez` answer.
+    pub health_binds: Vec<SocketAddr>,
+    /// Where `/metrics` and `/proxyMode` answer.
+    pub metrics_binds: Vec<SocketAddr>,
+    /// A failed bind ends the process.
+    pub bind_hard_fail: bool,
+    /// Socket of `ready`.
+    pub ready_socket: String,
+}
+
+/// A flag that cannot be used as it was given.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ArgsError {
+    /// `--nodeport-addresses` holds something that is no range.
+    #[error(
+        "--nodeport-addresses: {0:?} is neither a range such as 10.0.0.0/8 nor the only word `primary` or `all`"
+    )]
+    NodePortAddresses(String),
+    /// No name for the Node object.
+    #[error(
+        "the host name cannot be read; give the name of this node's Node object by --node-name or NODE_NAME"
+    )]
+    NoNodeName,
+}
+
+impl Args {
+    /// Fills in what depends on the way to run.
+    pub fn resolve(&self) -> Result<Config, ArgsError> {
+        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let (health, metrics) = match self.mode {
+            Mode::Beside => (vec![HEALTH_PORT], METRICS_PORT),
+            Mode::Replace => (
+                vec![HEALTH_PORT, KUBE_PROXY_HEALTH_PORT],
+                KUBE_PROXY_METRICS_PORT,
+            ),
+        };
+        let health = health
+            .into_iter()
+            .map(|port| SocketAddr::new(any, port))
+            .collect();
+        Ok(Config {
+            kubeconfig: self.kubeconfig.clone(),
+            node: NodeName::from(self.resolved_node_name()?),
+            mode: self.mode,
+            proxy_name: self.service_proxy_name.clone(),
+            pod_cidrs: self.cluster_cidr.iter().map(IpNet::trunc).collect(),
+            masquerade_all: self.masquerade_all,
+            masquerade_mark: 1 << self.iptables_masquerade_bit,
+            nodeport_addresses: nodeport_addresses(&self.nodeport_addresses)?,
+            health_binds: or_default(&self.healthz_bind_address, health),
+            metrics_binds: or_default(
+                &self.metrics_bind_address,
+                vec![SocketAddr::new(loopback, metrics)],
+            ),
+            bind_hard_fail: self.bind_address_hard_fail,
+            ready_socket: self.ready_socket.clone(),
+        })
+    }
+
+    fn resolved_node_name(&self) -> Result<String, ArgsError> {
+        let name = match &self.node_name {
+            Some(name) => name.clone(),
+            None => nix::unistd::gethostname()
+                .ok()
+                .and_then(|name| name.into_string().ok())
+                .ok_or(ArgsError::NoNodeName)?,
+        };
+        let name = name.trim().to_lowercase();
+        if name.is_empty() {
+            Err(ArgsError::NoNodeName)
+        } else {
+            Ok(name)
+        }
+    }
+}
+
+fn or_default(given: &[SocketAddr], default: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    if given.is_empty() {
+        default
+    } else {
+        given.to_vec()
+    }
+}
+
+fn nodeport_addresses(given: &[String]) -> Result<NodePortAddresses, ArgsError> {
+    match given {
+        [] => Ok(NodePortAddresses::Primary),
+        [word] if word == "primary" => Ok(NodePortAddresses::Primary),
+        [word] if word == "all" => Ok(NodePortAddresses::All),
+        ranges => ranges
+            .iter()
+            .map(|range| {
+                range
+                    .trim()
+                    .parse::<IpNet>()
+                    .map_err(|_| ArgsError::NodePortAddresses(range.clone()))
+            })
+            .collect::<Result<_, _>>()
+            .map(NodePortAddresses::Ranges),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(flags: &[&str]) -> Args {
+        Args::try_parse_from(
+            ["onehop-node-agent", "--node-name", "N1"]
+                .iter()
+                .chain(flags),
+        )
+        .expect("flags parse")
+    }
+
+    fn ports(binds: &[SocketAddr]) -> Vec<u16> {
+        binds.iter().map(SocketAddr::port).collect()
+    }
+
+    #[test]
+    fn s129_ports_follow_the_way_to_run() {
+        let beside = parse(&[]).resolve().expect("resolves");
+        assert_eq!(
+            (ports(&beside.health_binds), ports(&beside.metrics_binds)),
+            (vec![10356], vec![10349])
+        );
+        let replace = parse(&["--mode", "replace"]).resolve().expect("resolves");
+        assert_eq!(
+            (ports(&replace.health_binds), ports(&replace.metrics_binds)),
+            (vec![10356, 10256], vec![10249])
+        );
+    }
+
+    #[test]
+    fn s303_upstream_names_and_defaults() {
+        let config = parse(&[
+            "--cluster-cidr=10.244.0.0/16,fd00::/56",
+            "--proxy-mode=nftables",
+        ])
+        .resolve()
+        .expect("resolves");
+        assert_eq!(config.pod_cidrs.len(), 2);
+        assert_eq!(config.masquerade_mark, 0x4000);
+        assert!(!config.masquerade_all);
+        assert_eq!(config.node, NodeName::from("n1"));
+        assert_eq!(
+            parse(&["--proxy-mode=nftables"]).unused.given(),
+            ["--proxy-mode"]
+        );
+    }
+
+    #[test]
+    fn s27_nodeport_addresses() {
+        let of = |flags: &[&str]| {
+            parse(flags)
+                .resolve()
+                .map(|config| config.nodeport_addresses)
+        };
+        assert_eq!(of(&[]), Ok(NodePortAddresses::Primary));
+        assert_eq!(
+            of(&["--nodeport-addresses=all"]),
+            Ok(NodePortAddresses::All)
+        );
+        let ranges = of(&["--nodeport-addresses=10.0.0.0/8,fd00::/8"]).expect("ranges");
+        assert!(matches!(ranges, NodePortAddresses::Ranges(ranges) if ranges.len() == 2));
+        assert_eq!(
+            of(&["--nodeport-addresses=primary,10.0.0.0/8"]),
+            Err(ArgsError::NodePortAddresses("primary".into()))
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! The frontends of a Service: what clients may connect to, and by which policy (section 2).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use onehop_core::id::{self, IpFamily};
+use onehop_core::service::{ServicePort, ServiceSpec};
+
+use crate::claims::Front;
+use crate::table::element::{Family, Frontend, Protocol};
+
+/// By whose policy a frontend is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// ClusterIP: internalTrafficPolicy.
+    Internal,
+    /// External IP or node port: externalTrafficPolicy.
+    External,
+    /// Load balancer address: externalTrafficPolicy and source ranges (S-70).
+    LoadBalancer,
+}
+
+/// Protocol of the table for the protocol of the API.
+pub fn protocol(protocol: id::Protocol) -> Protocol {
+    match protocol {
+        id::Protocol::Tcp => Protocol::Tcp,
+        id::Protocol::Udp => Protocol::Udp,
+        id::Protocol::Sctp => Protocol::Sctp,
+    }
+}
+
+/// Family of the API for the family of a table.
+pub fn ip_family(family: Family) -> IpFamily {
+    match family {
+        Family::V4 => IpFamily::V4,
+        Family::V6 => IpFamily::V6,
+    }
+}
+
+/// Families in which the Service exists: those of its cluster IPs.
+pub fn families(service: &ServiceSpec) -> Vec<Family> {
+    Family::ALL
+        .into_iter()
+        .filter(|family| {
+            service
+                .cluster_ips
+                .iter()
+                .any(|ip| Family::of(*ip) == *family)
+        })
+        .collect()
+}
+
+/// All frontends of one port. An address that is named twice counts once: as cluster IP before
+/// load balancer address before external IP.
+pub fn of_port(service: &ServiceSpec, port: &ServicePort) -> BTreeMap<Front, Reach> {
+    let families = families(service);
+    let protocol = protocol(port.key.protocol);
+    let vip = |addr: IpAddr| {
+        Front::Vip(Frontend {
+            addr,
+            protocol,
+            port: port.port,
+        })
+    };
+    let addresses = service
+        .cluster_ips
+        .iter()
+        .map(|ip| (*ip, Reach::Internal))
+        .chain(service.vips().map(|ip| (ip, Reach::LoadBalancer)))
+        .chain(service.external_ips.iter().map(|ip| (*ip, Reach::External)));
+    let mut fronts = BTreeMap::new();
+    for (addr, reach) in addresses {
+        // Each family is a proxy of its own (S-10): without a cluster IP of it there is no Service in it.
+        if families.contains(&Family::of(addr)) {
+            fronts.entry(vip(addr)).or_insert(reach);
+        }
+    }
+    if let Some(node_port) = port.node_port {
+        for family in families {
+            fronts.insert(
+                Front::NodePort(family, protocol, node_port),
+                Reach::External,
+            );
+        }
+    }
+    fronts
+}

@@ -1,0 +1,147 @@
+//! The answers that health ports give, and the rules about when they may change.
+//!
+//! Written by the app as state changes and commits succeed, read by the health servers on their own
+//! thread. An answer is lowered the moment the state says so and raised only after the commit that
+//! makes it true (S-107, I3): raising needs the count that the committed plan was made from.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use onehop_core::health::{HealthAnswer, Hold, ProxyHealth};
+use onehop_core::id::ServiceKey;
+use onehop_core::time::Time;
+use onehop_runtime::clock::Clock;
+
+/// Without a sync for this long while one is due, the proxy is not healthy: 2 x syncPeriod (S-110).
+pub const SYNC_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Answer of `/livez` and `/healthz`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProxyAnswer {
+    /// Every queued update was committed in time.
+    pub live: bool,
+    /// Something was committed since start (S-112).
+    pub programmed: bool,
+    /// The Node may take new load balancer traffic (S-111).
+    pub node_eligible: bool,
+    /// Last time at which everything was in the kernel; now, if it is.
+    pub last_updated: Option<Time>,
+    /// Now.
+    pub now: Time,
+}
+
+#[derive(Debug)]
+struct Inner {
+    ports: HashMap<ServiceKey, usize>,
+    queued_since: Option<Time>,
+    last_updated: Option<Time>,
+    node_eligible: bool,
+}
+
+/// Shared by the app and the health servers.
+#[derive(Debug)]
+pub struct Board {
+    clock: Clock,
+    inner: Mutex<Inner>,
+}
+
+impl Board {
+    /// Nothing is known yet: health ports answer 503.
+    pub fn new(clock: Clock) -> Self {
+        let inner = Inner {
+            ports: HashMap::new(),
+            queued_since: None,
+            last_updated: None,
+            // Before the first Node event: eligible (S-111).
+            node_eligible: true,
+        };
+        Self {
+            clock,
+            inner: Mutex::new(inner),
+        }
+    }
+
+    /// A Service has this many local ready endpoints now: never raises.
+    pub fn lower(&self, service: &ServiceKey, count: usize) {
+        let mut inner = self.lock();
+        let answer = inner.ports.entry(service.clone()).or_insert(0);
+        *answer = count.min(*answer);
+    }
+
+    /// The rules made for `committed` endpoints are in the kernel, while by now there are `current`.
+    pub fn raise(&self, service: &ServiceKey, committed: usize, current: usize) {
+        let count = committed.min(current);
+        self.lock().ports.insert(service.clone(), count);
+    }
+
+    /// The Service has no health port any more.
+    pub fn forget(&self, service: &ServiceKey) {
+        self.lock().ports.remove(service);
+    }
+
+    /// An update waits to be committed.
+    pub fn queued(&self) {
+        let now = self.clock.now();
+        self.lock().queued_since.get_or_insert(now);
+    }
+
+    /// Everything that was queued is in the kernel.
+    pub fn in_sync(&self) {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        inner.queued_since = None;
+        inner.last_updated = Some(now);
+    }
+
+    /// Whether the Node may take new load balancer traffic (S-111).
+    pub fn set_node_eligible(&self, eligible: bool) {
+        self.lock().node_eligible = eligible;
+    }
+
+    /// Answer of the health port of a Service. A listener that outlives its Service finds no
+    /// count, which answers 503 (S-106).
+    pub fn port(&self, service: &ServiceKey) -> HealthAnswer {
+        let now = self.clock.now();
+        let inner = self.lock();
+        let healthy = inner.live(now) && inner.last_updated.is_some();
+        HealthAnswer {
+            service: service.clone(),
+            local_endpoints: inner.ports.get(service).copied().unwrap_or(0),
+            proxy: if healthy {
+                ProxyHealth::Healthy
+            } else {
+                ProxyHealth::Unhealthy
+            },
+            hold: Hold::None,
+        }
+    }
+
+    /// Answer of `/livez` and `/healthz`.
+    pub fn proxy(&self) -> ProxyAnswer {
+        let now = self.clock.now();
+        let inner = self.lock();
+        let live = inner.live(now);
+        // An idle proxy is up to date by definition (S-112, upstream's readers rely on it).
+        let last_updated = if live { Some(now) } else { inner.last_updated };
+        ProxyAnswer {
+            live,
+            programmed: inner.last_updated.is_some(),
+            node_eligible: inner.node_eligible,
+            last_updated,
+            now,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Every write is one assignment, so a poisoned lock holds nothing half done.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn live(&self, now: Time) -> bool {
+        self.queued_since
+            .is_none_or(|since| now.since(since) <= SYNC_TIMEOUT)
+    }
+}

@@ -1,0 +1,71 @@
+//! What the agent's own ports have in common: handlers are plain functions that answer from
+//! memory; nothing here waits for anything.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use onehop_runtime::backoff::Backoff;
+use onehop_runtime::clock::Clock;
+use onehop_runtime::http::{bind, serve};
+use tokio_util::sync::CancellationToken;
+
+/// Answers one request.
+pub type Handler = Arc<dyn Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Send + Sync>;
+
+/// A response of a content type.
+pub fn response(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    let value = header::HeaderValue::from_static(content_type);
+    response.headers_mut().insert(header::CONTENT_TYPE, value);
+    response
+}
+
+/// One port of the agent.
+pub struct Port {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// What it answers.
+    pub handler: Handler,
+    /// Clock.
+    pub clock: Clock,
+    /// Pauses between tries to bind (S-105).
+    pub backoff: Backoff,
+    /// Closes the port and its connections.
+    pub stop: CancellationToken,
+}
+
+impl Port {
+    /// Binds, trying again for as long as it takes, and serves until it is stopped. `failed` hears
+    /// of each failure to bind.
+    pub async fn run(self, failed: impl FnMut(&std::io::Error)) {
+        let Self {
+            addr,
+            handler,
+            clock,
+            backoff,
+            stop,
+        } = self;
+        let answer = service_fn(move |request| {
+            let response = handler(&request);
+            async move { Ok::<_, Infallible>(response) }
+        });
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = async {
+                let listener = bind(addr, &clock, backoff, failed).await;
+                serve(listener, clock, answer).await;
+            } => {}
+        }
+    }
+}

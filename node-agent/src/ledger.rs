@@ -1,0 +1,217 @@
+//! What the kernel holds, who wants it, and the change that makes the two agree.
+//!
+//! One map stands for both sides: an element has the data that the kernel holds (or will hold when
+//! the commit under way succeeds) and the number of owners that want it. Several Services may want
+//! the same element (hairpin pairs); what nobody wants is taken out. Used by the planner alone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+use crate::table::element::{Data, ElementChange, ElementKey, Elements};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    data: Option<Data>,
+    owners: u32,
+}
+
+/// What the kernel holds under a key before a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Absent,
+    Held(Option<Data>),
+}
+
+/// The kernel's elements with their owners. `O` names an owner.
+#[derive(Debug)]
+pub struct Ledger<O> {
+    held: BTreeMap<ElementKey, Held>,
+    owned: HashMap<O, Elements>,
+    /// What each element touched since the last [`Ledger::take_change`] was before.
+    before: BTreeMap<ElementKey, Before>,
+}
+
+impl<O> Default for Ledger<O> {
+    fn default() -> Self {
+        Self {
+            held: BTreeMap::new(),
+            owned: HashMap::new(),
+            before: BTreeMap::new(),
+        }
+    }
+}
+
+impl<O: Eq + Hash + Clone> Ledger<O> {
+    /// Starts from what was read from the kernel. Nobody owns anything yet.
+    pub fn from_kernel(elements: Elements) -> Self {
+        let held = elements
+            .into_iter()
+            .map(|(key, data)| (key, Held { data, owners: 0 }))
+            .collect();
+        Self {
+            held,
+            ..Self::default()
+        }
+    }
+
+    /// The elements from one key to another, both included, in order.
+    pub fn range(
+        &self,
+        from: ElementKey,
+        to: ElementKey,
+    ) -> impl Iterator<Item = (&ElementKey, Option<Data>)> {
+        self.held
+            .range(from..=to)
+            .map(|(key, held)| (key, held.data))
+    }
+
+    /// Replaces what an owner wants.
+    pub fn set(&mut self, owner: &O, wanted: Elements) {
+        let old = self.owned.remove(owner).unwrap_or_default();
+        for (key, data) in &wanted {
+            self.want(*key, *data, !old.contains_key(key));
+        }
+        for key in old.keys().filter(|key| !wanted.contains_key(*key)) {
+            self.release(*key);
+        }
+        if !wanted.is_empty() {
+            self.owned.insert(owner.clone(), wanted);
+        }
+    }
+
+    /// Takes out what nobody owns, leftovers of an earlier process, and tells what it was.
+    pub fn sweep(&mut self) -> Vec<ElementKey> {
+        let unowned: Vec<ElementKey> = self
+            .held
+            .iter()
+            .filter(|(_, held)| held.owners == 0)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in &unowned {
+            self.remember(*key);
+            self.held.remove(key);
+        }
+        unowned
+    }
+
+    /// The change from what the kernel holds to what is wanted now; from here on it counts as held.
+    pub fn take_change(&mut self) -> ElementChange {
+        let mut change = ElementChange::default();
+        for (key, before) in std::mem::take(&mut self.before) {
+            let now = self.state(&key);
+            if before == now {
+                continue;
+            }
+            if before != Before::Absent {
+                change.remove.insert(key);
+            }
+            if let Before::Held(data) = now {
+                change.add.insert(key, data);
+            }
+        }
+        change
+    }
+
+    /// Everything that the kernel holds.
+    pub fn elements(&self) -> Elements {
+        self.held
+            .iter()
+            .map(|(key, held)| (*key, held.data))
+            .collect()
+    }
+
+    fn want(&mut self, key: ElementKey, data: Option<Data>, first: bool) {
+        let held = self.held.get(&key).copied();
+        if held.map(|held| held.data) != Some(data) {
+            self.remember(key);
+        }
+        let owners = held.map_or(0, |held| held.owners) + u32::from(first);
+        self.held.insert(key, Held { data, owners });
+    }
+
+    fn release(&mut self, key: ElementKey) {
+        let Some(held) = self.held.get_mut(&key) else {
+            return;
+        };
+        held.owners = held.owners.saturating_sub(1);
+        if held.owners == 0 {
+            self.remember(key);
+            self.held.remove(&key);
+        }
+    }
+
+    fn remember(&mut self, key: ElementKey) {
+        let now = self.state(&key);
+        self.before.entry(key).or_insert(now);
+    }
+
+    fn state(&self, key: &ElementKey) -> Before {
+        let held = self.held.get(key);
+        held.map_or(Before::Absent, |held| Before::Held(held.data))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::table::element::{Family, Key, SetId, Verdict};
+
+    fn pair(last: u8) -> ElementKey {
+        let addr = IpAddr::from([10, 244, 0, last]);
+        (Family::V4, SetId::Hairpin, Key::Pair(addr, addr))
+    }
+
+    fn verdict(last: u8) -> ElementKey {
+        let addr = IpAddr::from([10, 96, 0, last]);
+        (Family::V4, SetId::NoEndpointServices, Key::Addr(addr))
+    }
+
+    fn plain(keys: &[ElementKey]) -> Elements {
+        keys.iter().map(|key| (*key, None)).collect()
+    }
+
+    #[test]
+    fn s222_shared_element_stays_until_its_last_owner_goes() {
+        let mut ledger = Ledger::default();
+        ledger.set(&"a", plain(&[pair(1), pair(2)]));
+        ledger.set(&"b", plain(&[pair(1)]));
+        assert_eq!(ledger.take_change().add.len(), 2);
+        ledger.set(&"a", Elements::new());
+        let change = ledger.take_change();
+        assert_eq!(change.remove.iter().copied().collect::<Vec<_>>(), [pair(2)]);
+        ledger.set(&"b", Elements::new());
+        assert!(ledger.take_change().remove.contains(&pair(1)));
+        assert!(ledger.elements().is_empty());
+    }
+
+    #[test]
+    fn s130_what_is_back_where_it_was_is_not_sent() {
+        let mut ledger = Ledger::default();
+        ledger.set(&"a", plain(&[pair(1)]));
+        ledger.take_change();
+        ledger.set(&"a", Elements::new());
+        ledger.set(&"b", plain(&[pair(1)]));
+        assert!(ledger.take_change().is_empty());
+    }
+
+    #[test]
+    fn s121_read_back_sends_only_differences_and_sweeps_leftovers() {
+        let drop = Some(Data::Verdict(Verdict::Drop));
+        let reject = Some(Data::Verdict(Verdict::Reject));
+        let kernel = Elements::from([(pair(1), None), (pair(2), None), (verdict(1), drop)]);
+        let mut ledger = Ledger::from_kernel(kernel);
+        ledger.set(
+            &"a",
+            Elements::from([(pair(1), None), (verdict(1), reject)]),
+        );
+        ledger.sweep();
+        let change = ledger.take_change();
+        assert_eq!(change.add, Elements::from([(verdict(1), reject)]));
+        assert_eq!(
+            change.remove.into_iter().collect::<Vec<_>>(),
+            [verdict(1), pair(2)]
+        );
+    }
+}

@@ -1,0 +1,418 @@
+//! Metrics: kube-proxy's names for what dashboards expect (S-300) and `onehop_node_*` for the rest
+//! (S-302), and the handler of the port that serves them with `/proxyMode` (S-310).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use onehop_core::time::Time;
+use onehop_runtime::metrics::CONTENT_TYPE;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family as MetricFamily;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::http::{Handler, response};
+use crate::table::element::Family;
+
+type Label = [(&'static str, &'static str); 1];
+type CodeLabel = [(&'static str, String); 1];
+type Counters = MetricFamily<Label, Counter>;
+type Gauges = MetricFamily<Label, Gauge>;
+type FloatGauge = Gauge<f64, std::sync::atomic::AtomicU64>;
+type Histograms = MetricFamily<Label, Histogram>;
+
+/// Why a frontend that a Service asks for is not programmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrontendCounts {
+    /// Frontends in the kernel.
+    pub programmed: usize,
+    /// Frontends left out: claimed by an older Service, or refused by the kernel.
+    pub skipped: usize,
+}
+
+/// All metrics of the agent.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: onehop_runtime::metrics::Metrics,
+    sync_duration: Histograms,
+    full_sync_duration: Histograms,
+    partial_sync_duration: Histograms,
+    network_programming: Histograms,
+    last_sync: MetricFamily<Label, FloatGauge>,
+    last_queued: MetricFamily<Label, FloatGauge>,
+    endpoint_changes: Counter,
+    endpoint_pending: Gauge,
+    service_changes: Counter,
+    service_pending: Gauge,
+    no_local_endpoints: Gauges,
+    sync_failures: Counters,
+    healthz: MetricFamily<CodeLabel, Counter>,
+    livez: MetricFamily<CodeLabel, Counter>,
+    conntrack_duration: Histograms,
+    conntrack_deleted: Counters,
+    programmed_frontends: Gauge,
+    skipped_frontends: Gauge,
+    batches: Counter,
+    elements: Counters,
+    repairs: Counters,
+    health_ports: Gauge,
+}
+
+impl Metrics {
+    /// Registers all of them.
+    pub fn new(registry: onehop_runtime::metrics::Metrics) -> Self {
+        let metrics = Self {
+            registry,
+            sync_duration: Histograms::new_with_constructor(sync_buckets),
+            full_sync_duration: Histograms::new_with_constructor(sync_buckets),
+            partial_sync_duration: Histograms::new_with_constructor(sync_buckets),
+            network_programming: Histograms::new_with_constructor(programming_buckets),
+            last_sync: MetricFamily::default(),
+            last_queued: MetricFamily::default(),
+            endpoint_changes: Counter::default(),
+            endpoint_pending: Gauge::default(),
+            service_changes: Counter::default(),
+            service_pending: Gauge::default(),
+            no_local_endpoints: Gauges::default(),
+            sync_failures: Counters::default(),
+            healthz: MetricFamily::default(),
+            livez: MetricFamily::default(),
+            conntrack_duration: Histograms::new_with_constructor(sync_buckets),
+            conntrack_deleted: Counters::default(),
+            programmed_frontends: Gauge::default(),
+            skipped_frontends: Gauge::default(),
+            batches: Counter::default(),
+            elements: Counters::default(),
+            repairs: Counters::default(),
+            health_ports: Gauge::default(),
+        };
+        metrics
+            .registry
+            .register(|registry| metrics.register_upstream(registry));
+        metrics
+            .registry
+            .register(|registry| metrics.register_own(registry));
+        metrics
+    }
+}
+
+fn sync_buckets() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 15))
+}
+
+fn programming_buckets() -> Histogram {
+    let seconds = (1..60)
+        .chain((60..120).step_by(5))
+        .chain((120..=300).step_by(30));
+    Histogram::new(std::iter::once(0.25).chain(seconds.map(f64::from)))
+}
+
+fn family_label(family: Family) -> Label {
+    let name = match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    };
+    [("ip_family", name)]
+}
+
+fn seconds(time: Time) -> f64 {
+    Duration::from_millis(time.as_millis().unsigned_abs()).as_secs_f64()
+}
+
+impl Metrics {
+    /// One commit was done.
+    pub fn committed(&self, families: &[Family], full: bool, took: Duration, now: Time) {
+        self.batches.inc();
+        for family in families {
+            let label = family_label(*family);
+            self.sync_duration
+                .get_or_create(&label)
+                .observe(took.as_secs_f64());
+            let kind = if full {
+                &self.full_sync_duration
+            } else {
+                &self.partial_sync_duration
+            };
+            kind.get_or_create(&label).observe(took.as_secs_f64());
+            self.last_sync.get_or_create(&label).set(seconds(now));
+        }
+    }
+
+    /// A commit (or a part of it) failed.
+    pub fn commit_failed(&self, families: &[Family]) {
+        for family in families {
+            self.sync_failures
+                .get_or_create(&family_label(*family))
+                .inc();
+        }
+    }
+
+    /// An update was queued.
+    pub fn queued(&self, now: Time) {
+        for family in Family::ALL {
+            self.last_queued
+                .get_or_create(&family_label(family))
+                .set(seconds(now));
+        }
+    }
+
+    /// From the change of the endpoints, as their controller stamped it, to the commit.
+    pub fn programmed_after(&self, family: Family, took: Duration) {
+        let label = family_label(family);
+        self.network_programming
+            .get_or_create(&label)
+            .observe(took.as_secs_f64());
+    }
+
+    /// A change of a Service came in.
+    pub fn service_changed(&self) {
+        self.service_changes.inc();
+        self.service_pending.inc();
+    }
+
+    /// A change of endpoints came in.
+    pub fn endpoints_changed(&self) {
+        self.endpoint_changes.inc();
+        self.endpoint_pending.inc();
+    }
+
+    /// All changes that came in are part of a commit.
+    pub fn nothing_pending(&self) {
+        self.service_pending.set(0);
+        self.endpoint_pending.set(0);
+    }
+
+    /// Service ports whose Local policy finds no endpoint here (S-52).
+    pub fn no_local_endpoints(&self, internal: usize, external: usize) {
+        for (policy, count) in [("internal", internal), ("external", external)] {
+            self.no_local_endpoints
+                .get_or_create(&[("traffic_policy", policy)])
+                .set(gauge(count));
+        }
+    }
+
+    /// Frontends by whether they are in the kernel (S-11).
+    pub fn frontends(&self, counts: FrontendCounts) {
+        self.programmed_frontends.set(gauge(counts.programmed));
+        self.skipped_frontends.set(gauge(counts.skipped));
+    }
+
+    /// Elements that a commit added and removed.
+    pub fn elements(&self, added: usize, removed: usize) {
+        for (operation, count) in [("add", added), ("remove", removed)] {
+            self.elements
+                .get_or_create(&[("operation", operation)])
+                .inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// The kernel was read back and differed from what it should hold.
+    pub fn repaired(&self, cause: &'static str) {
+        self.repairs.get_or_create(&[("cause", cause)]).inc();
+    }
+
+    /// Open or wanted health ports.
+    pub fn health_ports(&self, count: usize) {
+        self.health_ports.set(gauge(count));
+    }
+
+    /// A pass of the connection tracking clean-up was done.
+    pub fn conntrack(&self, family: Family, took: Duration, deleted: u64) {
+        let label = family_label(family);
+        self.conntrack_duration
+            .get_or_create(&label)
+            .observe(took.as_secs_f64());
+        self.conntrack_deleted.get_or_create(&label).inc_by(deleted);
+    }
+
+    /// `/healthz` was answered.
+    pub fn healthz(&self, status: StatusCode) {
+        self.healthz.get_or_create(&code(status)).inc();
+    }
+
+    /// `/livez` was answered.
+    pub fn livez(&self, status: StatusCode) {
+        self.livez.get_or_create(&code(status)).inc();
+    }
+
+    /// Handler of the metrics port.
+    pub fn handler(self: Arc<Self>) -> Handler {
+        Arc::new(move |request| match request.uri().path() {
+            "/metrics" => response(StatusCode::OK, CONTENT_TYPE, self.registry.page()),
+            "/proxyMode" => response(StatusCode::OK, "text/plain", "nftables"),
+            _ => response(StatusCode::NOT_FOUND, "text/plain", "404 page not found\n"),
+        })
+    }
+
+    fn register_upstream(&self, registry: &mut Registry) {
+        let prefix = "kubeproxy_sync_proxy_rules";
+        let mut histogram = |name: &str, help: &str, metric: &Histograms| {
+            registry.register(format!("kubeproxy_{name}"), help, metric.clone());
+        };
+        histogram(
+            "sync_proxy_rules_duration_seconds",
+            "Time of one commit",
+            &self.sync_duration,
+        );
+        histogram(
+            "sync_full_proxy_rules_duration_seconds",
+            "Time of one commit of everything",
+            &self.full_sync_duration,
+        );
+        histogram(
+            "sync_partial_proxy_rules_duration_seconds",
+            "Time of one commit of differences",
+            &self.partial_sync_duration,
+        );
+        histogram(
+            "network_programming_duration_seconds",
+            "Time from a change of endpoints to its commit",
+            &self.network_programming,
+        );
+        histogram(
+            "conntrack_reconciler_sync_duration_seconds",
+            "Time of one clean-up of connection tracking",
+            &self.conntrack_duration,
+        );
+        registry.register(
+            format!("{prefix}_last_timestamp_seconds"),
+            "When the last commit was done",
+            self.last_sync.clone(),
+        );
+        registry.register(
+            format!("{prefix}_last_queued_timestamp_seconds"),
+            "When the last change was queued",
+            self.last_queued.clone(),
+        );
+        // The encoder appends `_total` to counters.
+        registry.register(
+            format!("{prefix}_endpoint_changes"),
+            "Changes of endpoints",
+            self.endpoint_changes.clone(),
+        );
+        registry.register(
+            format!("{prefix}_endpoint_changes_pending"),
+            "Changes of endpoints that are not committed",
+            self.endpoint_pending.clone(),
+        );
+        registry.register(
+            format!("{prefix}_service_changes"),
+            "Changes of Services",
+            self.service_changes.clone(),
+        );
+        registry.register(
+            format!("{prefix}_service_changes_pending"),
+            "Changes of Services that are not committed",
+            self.service_pending.clone(),
+        );
+        registry.register(
+            format!("{prefix}_no_local_endpoints_total"),
+            "Service ports whose Local policy finds no endpoint here",
+            self.no_local_endpoints.clone(),
+        );
+        registry.register(
+            format!("{prefix}_nftables_sync_failures"),
+            "Failed commits",
+            self.sync_failures.clone(),
+        );
+        registry.register(
+            "kubeproxy_proxy_healthz",
+            "Answers of /healthz",
+            self.healthz.clone(),
+        );
+        registry.register(
+            "kubeproxy_proxy_livez",
+            "Answers of /livez",
+            self.livez.clone(),
+        );
+        registry.register(
+            "kubeproxy_conntrack_reconciler_deleted_entries",
+            "Deleted connection tracking entries",
+            self.conntrack_deleted.clone(),
+        );
+    }
+
+    fn register_own(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("onehop_node");
+        registry.register(
+            "programmed_frontends",
+            "Frontends in the kernel",
+            self.programmed_frontends.clone(),
+        );
+        registry.register(
+            "skipped_frontends",
+            "Frontends asked for but left out",
+            self.skipped_frontends.clone(),
+        );
+        registry.register("batches", "Commits to the kernel", self.batches.clone());
+        registry.register(
+            "elements",
+            "Elements that commits added and removed",
+            self.elements.clone(),
+        );
+        registry.register(
+            "repairs",
+            "Repairs of kernel state, by cause",
+            self.repairs.clone(),
+        );
+        registry.register(
+            "health_ports",
+            "Health check node ports that are served",
+            self.health_ports.clone(),
+        );
+    }
+}
+
+fn code(status: StatusCode) -> CodeLabel {
+    [("code", status.as_str().to_owned())]
+}
+
+fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s300_upstream_names() {
+        let metrics = Metrics::new(onehop_runtime::metrics::Metrics::default());
+        metrics.committed(
+            &Family::ALL,
+            true,
+            Duration::from_millis(3),
+            Time::from_millis(0),
+        );
+        metrics.no_local_endpoints(1, 2);
+        metrics.healthz(StatusCode::OK);
+        let text = metrics.registry.page();
+        for line in [
+            "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1",
+            "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 1",
+            "kubeproxy_sync_proxy_rules_endpoint_changes_total 0",
+            "kubeproxy_sync_proxy_rules_service_changes_pending 0",
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\"} 2",
+            "kubeproxy_proxy_healthz_total{code=\"200\"} 1",
+        ] {
+            assert!(
+                text.lines().any(|have| have == line),
+                "{line} is not in\n{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn s302_own_names() {
+        let metrics = Metrics::new(onehop_runtime::metrics::Metrics::default());
+        metrics.frontends(FrontendCounts {
+            programmed: 7,
+            skipped: 1,
+        });
+        let text = metrics.registry.page();
+        assert!(text.contains("onehop_node_programmed_frontends 7"));
+        assert!(text.contains("onehop_node_skipped_frontends 1"));
+    }
+}

@@ -1,0 +1,123 @@
+//! What the own node means for the proxy: where NodePorts and health ports answer (S-27, S-29) and
+//! whether the node may take new load balancer traffic (S-111). Pure.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use onehop_core::id::IpFamily;
+use onehop_core::node::NodeView;
+
+use crate::args::NodePortAddresses;
+
+/// Taints that say that the node is about to go (S-111).
+const LEAVING: [&str; 7] = [
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "node.kubernetes.io/out-of-service",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/rebalance-recommendation",
+];
+
+/// Addresses on which NodePorts answer, Service addresses not yet taken out.
+pub fn nodeport_addresses(
+    wanted: &NodePortAddresses,
+    node: Option<&NodeView>,
+    interfaces: &[IpAddr],
+) -> Vec<IpAddr> {
+    let inside = |addr: &IpAddr| match wanted {
+        NodePortAddresses::Primary => false,
+        NodePortAddresses::All => !is_link_local(addr),
+        NodePortAddresses::Ranges(ranges) => ranges.iter().any(|range| range.contains(addr)),
+    };
+    let primary = [IpFamily::V4, IpFamily::V6]
+        .into_iter()
+        .filter(|_| *wanted == NodePortAddresses::Primary)
+        .filter_map(|family| node?.primary_address(family));
+    let mut addresses: Vec<IpAddr> = interfaces.iter().copied().filter(inside).collect();
+    addresses.extend(primary);
+    // Loopback would need route_localnet, which is never set (S-27).
+    addresses.retain(|addr| !addr.is_loopback());
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+/// Addresses on which health check node ports listen: the wildcard if NodePorts answer everywhere
+/// (S-100).
+pub fn health_addresses(wanted: &NodePortAddresses, eligible: &[IpAddr]) -> Vec<IpAddr> {
+    match wanted {
+        NodePortAddresses::All => vec![IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
+        NodePortAddresses::Primary | NodePortAddresses::Ranges(_) => eligible.to_vec(),
+    }
+}
+
+/// Whether the node may take new load balancer traffic. `node` is `None` when it is gone after it
+/// was seen. NotReady, unschedulable and the exclude label change nothing (S-111).
+pub fn is_eligible(node: Option<&NodeView>) -> bool {
+    node.is_some_and(|node| {
+        node.deleted.is_none() && !LEAVING.iter().any(|taint| node.has_taint(taint))
+    })
+}
+
+fn is_link_local(addr: &IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(addr) => addr.is_link_local(),
+        IpAddr::V6(addr) => addr.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onehop_core::node::Taint;
+
+    use super::*;
+
+    fn node() -> NodeView {
+        NodeView {
+            addresses: ["10.0.1.1", "10.0.1.2", "fd00::1"]
+                .iter()
+                .map(|addr| addr.parse().expect("address"))
+                .collect(),
+            ..NodeView::default()
+        }
+    }
+
+    fn texts(addresses: &[IpAddr]) -> Vec<String> {
+        addresses.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn s27_primary_ranges_and_all() {
+        let interfaces: Vec<IpAddr> = ["10.0.1.1", "10.0.2.1", "127.0.0.1", "fe80::1", "fd00::1"]
+            .iter()
+            .map(|addr| addr.parse().expect("address"))
+            .collect();
+        let of = |wanted| texts(&nodeport_addresses(&wanted, Some(&node()), &interfaces));
+        assert_eq!(of(NodePortAddresses::Primary), ["10.0.1.1", "fd00::1"]);
+        let range = "10.0.2.0/24".parse().expect("range");
+        assert_eq!(of(NodePortAddresses::Ranges(vec![range])), ["10.0.2.1"]);
+        assert_eq!(
+            of(NodePortAddresses::All),
+            ["10.0.1.1", "10.0.2.1", "fd00::1"]
+        );
+    }
+
+    #[test]
+    fn s111_only_a_leaving_node_is_not_eligible() {
+        let mut node = node();
+        node.unschedulable = true;
+        node.excluded = true;
+        node.ready = false;
+        assert!(is_eligible(Some(&node)));
+        node.taints.push(Taint {
+            key: "ToBeDeletedByClusterAutoscaler".to_owned(),
+            value: String::new(),
+            effect: "NoSchedule".to_owned(),
+        });
+        assert!(!is_eligible(Some(&node)));
+        node.taints.clear();
+        assert!(is_eligible(Some(&node)));
+        assert!(!is_eligible(None));
+    }
+}

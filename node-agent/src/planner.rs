@@ -1,0 +1,330 @@
+//! Turns what changed into one batch for the kernel: compiles the dirty Services, settles who owns
+//! which frontend and shared element, and takes the difference from what the kernel holds. Pure;
+//! owned by the app. The cost depends on what changed, never on the size of the table.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+use onehop_core::endpoint::Endpoints;
+use onehop_core::health::count_local;
+use onehop_core::id::ServiceKey;
+use onehop_core::service::ServiceSpec;
+
+use crate::claims::{Claimant, Claims, Front};
+use crate::compile::{self, Compiled, Surroundings, fronts};
+use crate::ledger::Ledger;
+use crate::metrics::FrontendCounts;
+use crate::state::State;
+use crate::table::element::{
+    Data, ElementChange, ElementKey, Elements, Family, Key, LOCAL_SCOPE, Protocol, SetId,
+};
+
+/// Who wants an element.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Owner {
+    Service(ServiceKey),
+    NodeAddresses,
+}
+
+/// What people should hear about a Service; told again only when it changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// A frontend is programmed for an older Service (S-33).
+    Lost {
+        /// The frontend.
+        front: Front,
+        /// Who has it.
+        winner: ServiceKey,
+    },
+    /// A list is longer than a list can be (S-208).
+    Cut {
+        /// The frontend.
+        front: Front,
+        /// Endpoints left out.
+        left_out: usize,
+    },
+    /// The kernel refused a frontend (S-124).
+    Refused {
+        /// The frontend.
+        front: Front,
+    },
+}
+
+/// What one commit carries, and what becomes true with it.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// For the kernel.
+    pub change: ElementChange,
+    /// The Services compiled for it with their local ready endpoints, for the health answers.
+    pub services: Vec<(ServiceKey, usize)>,
+    /// UDP frontends whose servers changed, with the addresses that serve now (S-91, S-92).
+    pub udp: BTreeMap<Front, BTreeSet<IpAddr>>,
+    /// What to tell about Services, for those about whom it changed.
+    pub notices: Vec<(ServiceKey, Vec<Notice>)>,
+}
+
+/// What is remembered of a compiled Service besides its elements.
+#[derive(Debug, Default)]
+struct Summary {
+    udp: BTreeMap<Front, BTreeSet<IpAddr>>,
+    notices: Vec<Notice>,
+    programmed: usize,
+    no_local: (usize, usize),
+}
+
+/// Everything that outlives one batch.
+#[derive(Debug)]
+pub struct Planner {
+    ledger: Ledger<Owner>,
+    claims: Claims,
+    summaries: HashMap<ServiceKey, Summary>,
+    refused: BTreeSet<Front>,
+    totals: Totals,
+    swept: bool,
+}
+
+/// Sums over all Services.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    programmed: usize,
+    skipped: usize,
+    no_local: (usize, usize),
+}
+
+impl Planner {
+    /// Starts from what was read from the kernel. The first batch must cover all Services.
+    pub fn new(kernel: Elements) -> Self {
+        Self {
+            ledger: Ledger::from_kernel(kernel),
+            claims: Claims::default(),
+            summaries: HashMap::new(),
+            refused: BTreeSet::new(),
+            totals: Totals::default(),
+            swept: false,
+        }
+    }
+
+    /// Starts anew from what was read from the kernel after a failure; frontends that the kernel
+    /// refused are left out until [`Planner::retry_refused`].
+    pub fn restart(&mut self, kernel: Elements, refused: &BTreeSet<ElementKey>) {
+        let mut out = std::mem::take(&mut self.refused);
+        out.extend(refused.iter().filter_map(front_of));
+        *self = Self::new(kernel);
+        self.refused = out;
+    }
+
+    /// Gives refused frontends another chance. Returns the Services to compile anew.
+    pub fn retry_refused(&mut self) -> Vec<ServiceKey> {
+        let refused = std::mem::take(&mut self.refused);
+        let winner = |front| self.claims.winner(front).cloned();
+        refused.iter().filter_map(winner).collect()
+    }
+
+    /// Makes the batch for everything that is dirty.
+    pub fn plan(&mut self, state: &mut State, node_addresses: &[IpAddr]) -> Batch {
+        let mut batch = Batch::default();
+        let mut queue = state.take_dirty();
+        while let Some(key) = queue.pop_first() {
+            queue.extend(self.service(&key, state, &mut batch));
+        }
+        let eligible = node_addresses
+            .iter()
+            .filter(|addr| !self.claims.is_service_address(**addr))
+            .map(|addr| {
+                (
+                    (Family::of(*addr), SetId::NodePortIps, Key::Addr(*addr)),
+                    None,
+                )
+            });
+        self.ledger.set(&Owner::NodeAddresses, eligible.collect());
+        if !self.swept {
+            self.sweep(&mut batch);
+            self.swept = true;
+        }
+        batch.change = self.ledger.take_change();
+        batch
+    }
+
+    /// Takes out what an earlier process left. UDP frontends among it went while no agent ran.
+    fn sweep(&mut self, batch: &mut Batch) {
+        let swept = self.ledger.sweep();
+        let udp = |front: &Front| front.protocol() == Protocol::Udp;
+        for front in swept.iter().filter_map(front_of).filter(udp) {
+            batch.udp.entry(front).or_default();
+        }
+    }
+
+    /// Frontends programmed and left out.
+    pub fn frontends(&self) -> FrontendCounts {
+        FrontendCounts {
+            programmed: self.totals.programmed,
+            skipped: self.totals.skipped,
+        }
+    }
+
+    /// Service ports whose internal or external Local policy finds no endpoint here (S-52).
+    pub fn no_local(&self) -> (usize, usize) {
+        self.totals.no_local
+    }
+
+    /// What the kernel holds once the last batch is committed.
+    pub fn elements(&self) -> Elements {
+        self.ledger.elements()
+    }
+
+    /// Compiles one Service into the ledger; returns others whose frontends it gained or lost.
+    fn service(
+        &mut self,
+        key: &ServiceKey,
+        state: &State,
+        batch: &mut Batch,
+    ) -> BTreeSet<ServiceKey> {
+        let endpoints = state.endpoints(key);
+        let service = state.service(key);
+        let touched = match service {
+            Some(service) => self.claims.set(&claimant(service), all_fronts(service)),
+            None => self.claims.clear(key),
+        };
+        let mut compiled = service
+            .map(|service| self.compile(service, &endpoints, state))
+            .unwrap_or_default();
+        let elements = std::mem::take(&mut compiled.elements);
+        self.ledger.set(&Owner::Service(key.clone()), elements);
+        self.note_udp(key, &compiled, batch);
+        self.summarise(key, compiled, batch);
+        let ready = count_local(&endpoints, &state.here().node);
+        batch.services.push((key.clone(), ready));
+        touched
+    }
+
+    fn compile(&self, service: &ServiceSpec, endpoints: &Endpoints, state: &State) -> Compiled {
+        let owns = |front: &Front| {
+            self.claims.winner(front) == Some(&service.key) && !self.refused.contains(front)
+        };
+        let around = Surroundings {
+            here: state.here(),
+            node_addresses: state.node().map_or(&[], |node| &node.addresses),
+            owns: &owns,
+            held: &|front, scope| self.held(front, scope),
+        };
+        compile::compile(service, endpoints, &around)
+    }
+
+    /// The list that the kernel holds for a frontend.
+    fn held(&self, front: &Front, scope: u32) -> Vec<SocketAddr> {
+        let first = compile::slot_key(front, scope);
+        let last = compile::slot_key(front, scope + LOCAL_SCOPE - 1);
+        self.ledger
+            .range(first, last)
+            .filter_map(|(_, data)| match data {
+                Some(Data::Target(target)) => Some(target),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// UDP flows have to be looked at where servers changed, and where a frontend went (S-92).
+    fn note_udp(&self, key: &ServiceKey, compiled: &Compiled, batch: &mut Batch) {
+        let none = BTreeMap::new();
+        let old = self
+            .summaries
+            .get(key)
+            .map_or(&none, |summary| &summary.udp);
+        for front in old
+            .keys()
+            .filter(|front| !compiled.udp.contains_key(*front))
+        {
+            // Another Service may have taken it over in the same batch.
+            batch.udp.entry(*front).or_default();
+        }
+        for (front, servers) in &compiled.udp {
+            if old.get(front) != Some(servers) {
+                batch.udp.insert(*front, servers.clone());
+            }
+        }
+    }
+
+    fn summarise(&mut self, key: &ServiceKey, compiled: Compiled, batch: &mut Batch) {
+        let notices = self.notices(&compiled);
+        let new = Summary {
+            udp: compiled.udp,
+            notices,
+            programmed: compiled.programmed,
+            no_local: (compiled.no_local_internal, compiled.no_local_external),
+        };
+        let old = self.summaries.remove(key).unwrap_or_default();
+        self.totals.replace(&old, &new);
+        if new.notices != old.notices {
+            batch.notices.push((key.clone(), new.notices.clone()));
+        }
+        if new.programmed + new.notices.len() > 0 {
+            self.summaries.insert(key.clone(), new);
+        }
+    }
+
+    fn notices(&self, compiled: &Compiled) -> Vec<Notice> {
+        let lost = compiled.lost.iter().map(|front| {
+            let winner = self
+                .claims
+                .winner(front)
+                .filter(|_| !self.refused.contains(front));
+            match winner {
+                Some(winner) => Notice::Lost {
+                    front: *front,
+                    winner: winner.clone(),
+                },
+                None => Notice::Refused { front: *front },
+            }
+        });
+        let cut = compiled.cut.iter().map(|(front, left_out)| Notice::Cut {
+            front: *front,
+            left_out: *left_out,
+        });
+        lost.chain(cut).collect()
+    }
+}
+
+impl Totals {
+    fn replace(&mut self, old: &Summary, new: &Summary) {
+        self.programmed = self.programmed + new.programmed - old.programmed;
+        self.skipped = self.skipped + new.skipped() - old.skipped();
+        self.no_local.0 = self.no_local.0 + new.no_local.0 - old.no_local.0;
+        self.no_local.1 = self.no_local.1 + new.no_local.1 - old.no_local.1;
+    }
+}
+
+impl Summary {
+    fn skipped(&self) -> usize {
+        let skipped = |notice: &&Notice| !matches!(notice, Notice::Cut { .. });
+        self.notices.iter().filter(skipped).count()
+    }
+}
+
+fn claimant(service: &ServiceSpec) -> Claimant {
+    Claimant {
+        created: service.created,
+        uid: service.uid.clone(),
+        service: service.key.clone(),
+    }
+}
+
+fn all_fronts(service: &ServiceSpec) -> BTreeSet<Front> {
+    let ports = service.ports.iter();
+    ports
+        .flat_map(|port| fronts::of_port(service, port).into_keys())
+        .collect()
+}
+
+/// The frontend that an element belongs to.
+fn front_of(element: &ElementKey) -> Option<Front> {
+    let (family, _, key) = element;
+    match *key {
+        Key::Frontend(frontend) | Key::FrontendSlot(frontend, _) | Key::Range(frontend, _) => {
+            Some(Front::Vip(frontend))
+        }
+        Key::NodePort { protocol, port } | Key::NodePortSlot { protocol, port, .. } => {
+            Some(Front::NodePort(*family, protocol, port))
+        }
+        Key::Addr(_) | Key::Pair(..) => None,
+    }
+}

@@ -1,0 +1,204 @@
+//! Wiring of the running agent: threads, channels and servers around the [`App`].
+//!
+//! Three things run apart from each other, so that none delays another: the netlink writer (a
+//! thread), the health servers (a thread with a runtime of its own) and everything else.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+
+use kube::Client;
+use onehop_runtime::backoff::Policy;
+use onehop_runtime::clock::Clock;
+use onehop_runtime::watch::WatchMetrics;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::{App, Outlets};
+use crate::args::Config;
+use crate::flows::FlowCleaner;
+use crate::health::board::Board;
+use crate::health::ports::{BindFailure, Listen, Ports};
+use crate::health::proxy;
+use crate::http::{Handler, Port};
+use crate::metrics::Metrics;
+use crate::notify::Notifier;
+use crate::ready::{self, Readiness};
+use crate::state::{Change, Ownership, State};
+use crate::sys::{follow_addresses, interface_addresses};
+use crate::table::element::Dataplane;
+use crate::watch::Watches;
+use crate::writer::{Report, Writer};
+
+/// Steps of the watches that may wait; then decoding waits too.
+const CHANGES: usize = 4096;
+/// Steps that are taken in before the next look at everything else.
+const CHANGES_AT_ONCE: usize = 1024;
+
+/// What the agent runs on.
+pub struct Parts {
+    /// Flags, resolved.
+    pub config: Config,
+    /// API server.
+    pub client: Client,
+    /// Kernel.
+    pub dataplane: Box<dyn Dataplane>,
+    /// Clock.
+    pub clock: Clock,
+    /// Source of jitter.
+    pub rng: SmallRng,
+    /// Ends the agent; rules stay in place (S-122).
+    pub stop: CancellationToken,
+}
+
+/// What comes in.
+struct Inlets {
+    changes: Receiver<Change>,
+    reports: UnboundedReceiver<Report>,
+    bind_failures: UnboundedReceiver<BindFailure>,
+    addresses: Receiver<()>,
+    stop: CancellationToken,
+}
+
+/// Runs the agent until it is stopped or cannot go on.
+pub async fn run(parts: Parts) -> anyhow::Result<()> {
+    let Parts {
+        config,
+        client,
+        dataplane,
+        clock,
+        mut rng,
+        stop,
+    } = parts;
+    let registry = onehop_runtime::metrics::Metrics::default();
+    let metrics = Arc::new(Metrics::new(registry.clone()));
+    let board = Arc::new(Board::new(clock));
+    let (report_sender, reports) = mpsc::unbounded_channel();
+    let writer = Writer::spawn(dataplane, clock, report_sender)?;
+    let (listens, wanted_listens) = watch::channel(BTreeSet::new());
+    let (failures, bind_failures) = mpsc::unbounded_channel();
+    let mut open = |addrs: &[SocketAddr], handler: &Handler| -> Vec<Port> {
+        let port = |addr: &SocketAddr| Port {
+            addr: *addr,
+            handler: handler.clone(),
+            clock,
+            backoff: Policy::BIND.start(&mut rng),
+            stop: stop.clone(),
+        };
+        addrs.iter().map(port).collect()
+    };
+    let health = open(
+        &config.health_binds,
+        &proxy::handler(board.clone(), metrics.clone()),
+    );
+    let own = open(&config.metrics_binds, &metrics.clone().handler());
+    let ports = Ports {
+        board: board.clone(),
+        clock,
+        rng: SmallRng::from_rng(&mut rng),
+        failures,
+    };
+    spawn_health(health, ports, wanted_listens)?;
+    own.into_iter().for_each(serve);
+    let (ready, readiness) = watch::channel(Readiness::Starting);
+    let listener = ready::listen(&config.ready_socket)?;
+    tokio::spawn(ready::serve(listener, readiness, clock));
+
+    let ownership = Ownership {
+        mode: config.mode,
+        proxy_name: config.proxy_name.clone(),
+    };
+    let (change_sender, changes) = mpsc::channel(CHANGES);
+    let watches = Watches {
+        client,
+        rng: SmallRng::from_rng(&mut rng),
+        metrics: WatchMetrics::new(&registry),
+        changes: change_sender,
+    };
+    watches.start(&config.node, &ownership);
+    let (flows, inbox) = FlowCleaner::new();
+    inbox.spawn(clock, metrics.clone())?;
+    let (notifier, notifications) = Notifier::new();
+    drop(notifications);
+    let out = Outlets {
+        board,
+        listens,
+        ready,
+        metrics,
+        notifier,
+        flows,
+    };
+    let state = State::new(ownership, config.node.clone());
+    let app = App::new(state, writer, out, config.nodeport_addresses.clone(), clock);
+    let addresses = follow_addresses()?;
+    let inlets = Inlets {
+        changes,
+        reports,
+        bind_failures,
+        addresses,
+        stop,
+    };
+    drive(app, inlets, clock).await
+}
+
+async fn drive(mut app: App, mut inlets: Inlets, clock: Clock) -> anyhow::Result<()> {
+    app.interfaces(interface_addresses()?);
+    let mut buffer = Vec::with_capacity(CHANGES_AT_ONCE);
+    loop {
+        app.advance()?;
+        let next_look = app.next_look();
+        let timer = async {
+            match next_look {
+                Some(at) => clock.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // Reports first: they raise health answers and free the writer.
+            biased;
+            () = inlets.stop.cancelled() => return Ok(()),
+            report = inlets.reports.recv() => match report {
+                Some(report) => app.report(report),
+                None => anyhow::bail!("the kernel writer thread has ended"),
+            },
+            taken = inlets.changes.recv_many(&mut buffer, CHANGES_AT_ONCE) => {
+                anyhow::ensure!(taken > 0, "all watches have ended");
+                buffer.drain(..).for_each(|change| app.change(change));
+            }
+            Some(failure) = inlets.bind_failures.recv() => app.bind_failed(&failure),
+            Some(()) = inlets.addresses.recv() => app.interfaces(interface_addresses()?),
+            () = timer => {}
+        }
+    }
+}
+
+fn serve(port: Port) {
+    let addr = port.addr;
+    tokio::spawn(port.run(move |error| {
+        tracing::warn!(%addr, %error, "cannot listen; it is tried again");
+    }));
+}
+
+/// Runs the health servers on a thread with a runtime of its own until `listens` is closed.
+fn spawn_health(
+    servers: Vec<Port>,
+    ports: Ports,
+    listens: watch::Receiver<BTreeSet<Listen>>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let work = async move {
+        servers.into_iter().for_each(serve);
+        ports.run(listens).await;
+    };
+    thread::Builder::new()
+        .name("health".to_owned())
+        .spawn(move || runtime.block_on(work))?;
+    Ok(())
+}

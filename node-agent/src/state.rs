@@ -1,0 +1,198 @@
+//! The cluster as this node sees it: Services, their slices, the own Node. Takes watch steps, says
+//! which Services have to be compiled anew. Pure; used by the app and the planner.
+
+use std::collections::{BTreeSet, HashMap};
+
+use onehop_core::endpoint::{Endpoints, Slice};
+use onehop_core::health::count_local;
+use onehop_core::id::{NodeName, ServiceKey};
+use onehop_core::node::NodeView;
+use onehop_core::select::Here;
+use onehop_core::service::{ServiceKind, ServiceSpec, TrafficPolicy};
+
+use onehop_runtime::watch::ObjectKey;
+
+use crate::args::Mode;
+use crate::collection::{Collection, Step};
+
+/// One step of one of the watches.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// Of the Services.
+    Service(Step<ServiceKey, Box<ServiceSpec>>),
+    /// Of the EndpointSlices.
+    Slice(Step<ObjectKey, Slice>),
+    /// Of the own Node.
+    Node(Step<NodeName, NodeView>),
+}
+
+/// Which Services are ours to proxy (S-02).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ownership {
+    /// Way to run.
+    pub mode: Mode,
+    /// Our proxy name.
+    pub proxy_name: String,
+}
+
+impl Ownership {
+    /// Whether we proxy a Service.
+    pub fn covers(&self, service: &ServiceSpec) -> bool {
+        service.is_proxied()
+            && match service.proxy_name() {
+                Some(name) => name == self.proxy_name,
+                None => self.mode == Mode::Replace,
+            }
+    }
+}
+
+/// Everything that the watches said.
+#[derive(Debug)]
+pub struct State {
+    ownership: Ownership,
+    /// Name and zone of the own node.
+    here: Here,
+    services: Collection<ServiceKey, Box<ServiceSpec>>,
+    slices: Collection<ObjectKey, Slice>,
+    by_service: HashMap<ServiceKey, BTreeSet<ObjectKey>>,
+    nodes: Collection<NodeName, NodeView>,
+    dirty: BTreeSet<ServiceKey>,
+    node_changed: bool,
+}
+
+impl State {
+    /// Nothing was seen yet.
+    pub fn new(ownership: Ownership, name: NodeName) -> Self {
+        Self {
+            ownership,
+            here: Here {
+                node: name,
+                zone: None,
+            },
+            services: Collection::default(),
+            slices: Collection::default(),
+            by_service: HashMap::new(),
+            nodes: Collection::default(),
+            dirty: BTreeSet::new(),
+            node_changed: false,
+        }
+    }
+
+    /// Takes a step. Returns the Services that it made dirty.
+    pub fn apply(&mut self, change: Change) -> BTreeSet<ServiceKey> {
+        let touched = match change {
+            Change::Service(step) => {
+                let changed = self.services.step(step);
+                changed.into_iter().map(|changed| changed.key).collect()
+            }
+            Change::Slice(step) => self.slice(step),
+            Change::Node(step) => self.node_step(step),
+        };
+        self.dirty.extend(touched.iter().cloned());
+        touched
+    }
+
+    /// Whether all lists have been complete once; before that nothing may be programmed (S-09).
+    pub fn synced(&self) -> bool {
+        self.services.synced() && self.slices.synced() && self.nodes.synced()
+    }
+
+    /// A Service, if we proxy it.
+    pub fn service(&self, key: &ServiceKey) -> Option<&ServiceSpec> {
+        let service = self.services.get(key)?;
+        self.ownership.covers(service).then_some(&**service)
+    }
+
+    /// All endpoints of a Service.
+    pub fn endpoints(&self, key: &ServiceKey) -> Endpoints {
+        let slices = self.by_service.get(key).into_iter().flatten();
+        Endpoints::merge(slices.filter_map(|slice| self.slices.get(slice)))
+    }
+
+    /// The own Node object, if it exists.
+    pub fn node(&self) -> Option<&NodeView> {
+        self.nodes.get(&self.here.node)
+    }
+
+    /// Name and zone of the own node.
+    pub fn here(&self) -> &Here {
+        &self.here
+    }
+
+    /// Health check node port of a Service that has one (S-100).
+    pub fn health_port(&self, key: &ServiceKey) -> Option<u16> {
+        self.service(key)
+            .filter(|service| service.kind == ServiceKind::LoadBalancer)
+            .filter(|service| service.external_policy == TrafficPolicy::Local)
+            .and_then(|service| service.health_check_node_port)
+    }
+
+    /// Distinct local ready addresses of a Service over all ports (S-101).
+    pub fn local_ready(&self, key: &ServiceKey) -> usize {
+        count_local(&self.endpoints(key), &self.here.node)
+    }
+
+    /// Marks a Service dirty: its elements must be made anew although it did not change.
+    pub fn touch(&mut self, service: ServiceKey) {
+        self.dirty.insert(service);
+    }
+
+    /// Marks every Service dirty.
+    pub fn touch_all(&mut self) {
+        self.dirty.extend(self.services.keys().cloned());
+    }
+
+    /// Whether anything waits to be compiled.
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// The Services to compile; from here on they count as compiled.
+    pub fn take_dirty(&mut self) -> BTreeSet<ServiceKey> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Whether the own Node changed since the last call.
+    pub fn take_node_changed(&mut self) -> bool {
+        std::mem::take(&mut self.node_changed)
+    }
+
+    fn slice(&mut self, step: Step<ObjectKey, Slice>) -> BTreeSet<ServiceKey> {
+        let mut touched = BTreeSet::new();
+        for changed in self.slices.step(step) {
+            if let Some(old) = changed.old {
+                // The label may have been moved to another Service.
+                if let Some(slices) = self.by_service.get_mut(&old.service) {
+                    slices.remove(&changed.key);
+                    if slices.is_empty() {
+                        self.by_service.remove(&old.service);
+                    }
+                }
+                touched.insert(old.service);
+            }
+            if let Some(new) = self.slices.get(&changed.key) {
+                let slices = self.by_service.entry(new.service.clone()).or_default();
+                slices.insert(changed.key);
+                touched.insert(new.service.clone());
+            }
+        }
+        touched
+    }
+
+    fn node_step(&mut self, step: Step<NodeName, NodeView>) -> BTreeSet<ServiceKey> {
+        let changed = self.nodes.step(step);
+        self.node_changed |= !changed.is_empty();
+        let old = changed.into_iter().find_map(|changed| changed.old);
+        let node = self.node();
+        let zone = node.and_then(|node| node.zone.clone());
+        let addresses = |node: Option<&NodeView>| node.map(|node| node.addresses.clone());
+        let same =
+            self.here.zone == zone && (old.is_none() || addresses(old.as_ref()) == addresses(node));
+        // Only zone and addresses take part in compiling, not heartbeats (S-42, S-72).
+        self.here.zone = zone;
+        if same {
+            return BTreeSet::new();
+        }
+        self.services.keys().cloned().collect()
+    }
+}

@@ -1,0 +1,70 @@
+//! What the agent asks the node itself: interface addresses and their changes (S-27, S-28).
+//! No policy here; `node.rs` decides which addresses count.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
+};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` of linux/rtnetlink.h.
+const ADDRESS_GROUPS: u32 = 0x10 | 0x100;
+
+/// Every address of every interface but loopback, of both families, without duplicates.
+pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
+    let mut addresses: Vec<IpAddr> = getifaddrs()?
+        .filter(|interface| !interface.flags.contains(InterfaceFlags::IFF_LOOPBACK))
+        .filter_map(|interface| interface.address)
+        .filter_map(|address| {
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+        })
+        .collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+/// Sends a tick whenever interface addresses of the caller's network namespace came or went, from
+/// a thread of its own that ends with the receiver. A tick that already waits stands for all.
+pub fn follow_addresses() -> io::Result<Receiver<()>> {
+    let socket = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkRoute,
+    )?;
+    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, ADDRESS_GROUPS))?;
+    let (tick, ticks) = channel(1);
+    thread::Builder::new()
+        .name("addresses".to_owned())
+        .spawn(move || tell(&socket, &tick))?;
+    Ok(ticks)
+}
+
+fn tell(socket: &OwnedFd, tick: &Sender<()>) {
+    let mut buffer = [0; 8192];
+    loop {
+        match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+            // The content does not matter: the reader lists the addresses anew. A queue that
+            // overflowed (ENOBUFS) lost messages, which means that there were some.
+            Ok(_) | Err(Errno::ENOBUFS) => {}
+            Err(Errno::EINTR) => continue,
+            Err(error) => {
+                tracing::error!(%error, "cannot read address changes; NodePorts stay as they are");
+                return;
+            }
+        }
+        if let Err(TrySendError::Closed(())) = tick.try_send(()) {
+            return;
+        }
+    }
+}

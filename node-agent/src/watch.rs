@@ -1,0 +1,151 @@
+//! The agent's watches: what is asked of the API server, and how its objects become [`Change`]s.
+//!
+//! Decoding runs in one task per kind; the app takes typed steps from one channel. An object that
+//! cannot be read is left out and logged, and the watch goes on.
+
+use std::fmt::Debug;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::runtime::watcher::Config as WatchConfig;
+use kube::{Client, Resource, ResourceExt};
+use onehop_core::endpoint::Slice;
+use onehop_core::id::{NodeName, ServiceKey};
+use onehop_core::node::NodeView;
+use onehop_core::service::{HEADLESS_LABEL, PROXY_NAME_LABEL, ServiceSpec};
+use onehop_runtime::backoff::Policy;
+use onehop_runtime::watch::{ObjectKey, Seen, WatchMetrics, watch};
+use rand::rngs::SmallRng;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc::Sender;
+
+use crate::args::Mode;
+use crate::collection::Step;
+use crate::state::{Change, Ownership};
+
+/// Objects of one page of a list.
+const PAGE: u32 = 500;
+
+/// What the watches share.
+pub struct Watches {
+    /// API server.
+    pub client: Client,
+    /// Source of jitter for retries.
+    pub rng: SmallRng,
+    /// Counters.
+    pub metrics: WatchMetrics,
+    /// Where the steps go.
+    pub changes: Sender<Change>,
+}
+
+impl Watches {
+    /// Starts all watches. They run until the channel is closed.
+    pub fn start(mut self, node: &NodeName, ownership: &Ownership) {
+        self.follow(service_filter(ownership), service);
+        self.follow(slice_filter(), slice);
+        self.follow(node_filter(node), own_node);
+    }
+
+    /// Follows one kind; `read` makes a step of what was seen.
+    fn follow<K>(&mut self, config: WatchConfig, read: fn(Seen<K>) -> Change)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    {
+        let backoff = Policy::WATCH.start(&mut self.rng);
+        let mut all = watch(self.client.clone(), config, backoff, &self.metrics);
+        let changes = self.changes.clone();
+        tokio::spawn(async move {
+            while let Some(seen) = all.next().await {
+                if changes.send(read(seen)).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// Headless Services have nothing to proxy (S-03). Beside kube-proxy the label splits the Services,
+/// so the rest need not travel at all (S-02).
+fn service_filter(ownership: &Ownership) -> WatchConfig {
+    let config = WatchConfig::default()
+        .page_size(PAGE)
+        .fields("spec.clusterIP!=None");
+    match ownership.mode {
+        Mode::Beside => config.labels(&format!("{PROXY_NAME_LABEL}={}", ownership.proxy_name)),
+        Mode::Replace => config,
+    }
+}
+
+/// Slices are filtered by their own label, whatever their Service says (S-03).
+fn slice_filter() -> WatchConfig {
+    WatchConfig::default()
+        .page_size(PAGE)
+        .labels(&format!("!{HEADLESS_LABEL}"))
+}
+
+fn node_filter(node: &NodeName) -> WatchConfig {
+    WatchConfig::default().fields(&format!("metadata.name={node}"))
+}
+
+fn service(seen: Seen<Service>) -> Change {
+    let key = |key: ObjectKey| ServiceKey::new(key.namespace, key.name);
+    let step = step(seen, key, |key, service| match ServiceSpec::read(service) {
+        Ok((spec, problems)) => {
+            log_problems(&problems);
+            Step::Apply(key, Box::new(spec))
+        }
+        Err(problem) => {
+            // What was last read of it stays as it is (I10).
+            tracing::warn!(%problem, "a Service cannot be read");
+            Step::Keep(key)
+        }
+    });
+    Change::Service(step)
+}
+
+fn slice(seen: Seen<EndpointSlice>) -> Change {
+    let step = step(
+        seen,
+        |key| key,
+        |key, slice| match Slice::read(slice) {
+            Ok((read, problems)) => {
+                log_problems(&problems);
+                Step::Apply(key, read)
+            }
+            Err(problem) => {
+                // It belongs to no Service (any more) or is of no family of ours (S-04).
+                tracing::error!(%problem, "an EndpointSlice cannot be used");
+                Step::Delete(key)
+            }
+        },
+    );
+    Change::Slice(step)
+}
+
+fn own_node(seen: Seen<Node>) -> Change {
+    let key = |key: ObjectKey| NodeName::from(key.name);
+    Change::Node(step(seen, key, |key, node| {
+        Step::Apply(key, NodeView::of(node))
+    }))
+}
+
+fn step<O: ResourceExt, K, V>(
+    seen: Seen<O>,
+    key: impl FnOnce(ObjectKey) -> K,
+    read: impl FnOnce(K, &O) -> Step<K, V>,
+) -> Step<K, V> {
+    match seen {
+        Seen::ListBegun => Step::ListStarts,
+        Seen::ListDone => Step::ListEnds,
+        Seen::Listed(object) | Seen::Applied(object) => read(key(ObjectKey::of(&object)), &object),
+        Seen::Unreadable(object) => Step::Keep(key(object)),
+        Seen::Deleted(object) => Step::Delete(key(object)),
+    }
+}
+
+fn log_problems(problems: &[impl std::fmt::Display]) {
+    for problem in problems {
+        tracing::warn!(%problem, "a part of an object was left out");
+    }
+}

@@ -1,0 +1,128 @@
+//! The thread that writes to the kernel. It owns the [`Dataplane`], takes one order at a time and
+//! reports back; it does nothing else, so that no list, scrape or event ever delays a commit.
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use onehop_runtime::clock::Clock;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::table::element::{CommitFailure, Dataplane, ElementChange, Elements};
+
+/// Without an order for this long, the writer tidies up (S-247).
+const IDLE: Duration = Duration::from_secs(1);
+
+/// What the writer shall do. The app has at most one order under way.
+#[derive(Debug)]
+pub enum Order {
+    /// Make or take over the tables and say what they hold.
+    ReadBack,
+    /// Commit a change.
+    Commit(ElementChange),
+}
+
+/// What came of an order.
+#[derive(Debug)]
+pub enum Report {
+    /// What the tables hold; `None`: another agent holds them.
+    Tables(Result<Option<Elements>, CommitFailure>),
+    /// The commit ended.
+    Commit {
+        /// Success, or what was refused.
+        result: Result<(), CommitFailure>,
+        /// Time it took in the kernel and in encoding.
+        took: Duration,
+    },
+    /// Housekeeping failed: what the tables hold is in doubt.
+    Doubt(CommitFailure),
+}
+
+/// Handle of the thread. Dropping it ends the thread after the order under way.
+#[derive(Debug)]
+pub struct Writer {
+    orders: Sender<Order>,
+    _thread: JoinHandle<()>,
+}
+
+/// The writer thread has ended; the process cannot do its job any more.
+#[derive(Debug, thiserror::Error)]
+#[error("the kernel writer thread has ended; the process must be restarted")]
+pub struct WriterGone;
+
+impl Writer {
+    /// Starts the thread in the network namespace of the caller.
+    pub fn spawn(
+        dataplane: Box<dyn Dataplane>,
+        clock: Clock,
+        reports: UnboundedSender<Report>,
+    ) -> io::Result<Self> {
+        let (orders, inbox) = channel();
+        let thread = thread::Builder::new()
+            .name("nft-writer".to_owned())
+            .spawn(move || work(dataplane, &inbox, clock, &reports))?;
+        Ok(Self {
+            orders,
+            _thread: thread,
+        })
+    }
+
+    /// Hands over an order; the report comes by the channel given at the start.
+    pub fn order(&self, order: Order) -> Result<(), WriterGone> {
+        self.orders.send(order).map_err(|_| WriterGone)
+    }
+}
+
+fn work(
+    mut dataplane: Box<dyn Dataplane>,
+    inbox: &Receiver<Order>,
+    clock: Clock,
+    reports: &UnboundedSender<Report>,
+) {
+    let mut resting = false;
+    loop {
+        let report = match next(inbox, resting) {
+            Next::Order(Order::ReadBack) => Report::Tables(dataplane.read_back()),
+            Next::Order(Order::Commit(change)) => {
+                let start = clock.now();
+                let result = dataplane.commit(&change);
+                // Chains that went out of use are deleted when there is nothing better to do.
+                resting = true;
+                let took = clock.now().since(start);
+                Report::Commit { result, took }
+            }
+            Next::Idle => match dataplane.idle() {
+                Ok(more) => {
+                    resting = more;
+                    continue;
+                }
+                Err(failure) => {
+                    resting = false;
+                    Report::Doubt(failure)
+                }
+            },
+            Next::Closed => return,
+        };
+        if reports.send(report).is_err() {
+            return;
+        }
+    }
+}
+
+enum Next {
+    Order(Order),
+    Idle,
+    Closed,
+}
+
+fn next(inbox: &Receiver<Order>, resting: bool) -> Next {
+    if !resting {
+        return inbox.recv().map_or(Next::Closed, Next::Order);
+    }
+    match inbox.recv_timeout(IDLE) {
+        Ok(order) => Next::Order(order),
+        Err(RecvTimeoutError::Timeout) => Next::Idle,
+        Err(RecvTimeoutError::Disconnected) => Next::Closed,
+    }
+}

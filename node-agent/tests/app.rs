@@ -1,0 +1,359 @@
+//! The order of things between watches, kernel and health answers, with a kernel under the test's
+//! hand: every commit waits until the test lets it through.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail the test"
+)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use common::*;
+use onehop_core::service::TrafficPolicy;
+use onehop_core::time::Time;
+use onehop_node_agent::app::{App, Outlets};
+use onehop_node_agent::args::{Mode, NodePortAddresses};
+use onehop_node_agent::collection::Step;
+use onehop_node_agent::flows::{FlowCleaner, Inbox as FlowInbox};
+use onehop_node_agent::health::board::Board;
+use onehop_node_agent::health::ports::Listen;
+use onehop_node_agent::metrics::Metrics;
+use onehop_node_agent::notify::Notifier;
+use onehop_node_agent::ready::Readiness;
+use onehop_node_agent::state::{Change, Ownership, State};
+use onehop_node_agent::table::element::{
+    CommitFailure, Dataplane, ElementChange, ElementKey, Elements, Family, Key, SetId,
+};
+use onehop_node_agent::writer::{Report, Writer};
+use onehop_runtime::clock::Clock;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
+
+/// Longest that any step may take before the test is wrong.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A kernel that commits when it is told to.
+struct Gated {
+    held: Arc<Mutex<Elements>>,
+    go: mpsc::Receiver<Result<(), CommitFailure>>,
+    commits: mpsc::Sender<ElementChange>,
+}
+
+impl Dataplane for Gated {
+    fn read_back(&mut self) -> Result<Option<Elements>, CommitFailure> {
+        Ok(Some(self.held.lock().expect("lock").clone()))
+    }
+
+    fn commit(&mut self, change: &ElementChange) -> Result<(), CommitFailure> {
+        self.commits.send(change.clone()).expect("the test listens");
+        self.go
+            .recv_timeout(PATIENCE)
+            .expect("the test lets the commit through")?;
+        change.apply(&mut self.held.lock().expect("lock"));
+        Ok(())
+    }
+}
+
+struct World {
+    app: App,
+    board: Arc<Board>,
+    listens: watch::Receiver<BTreeSet<Listen>>,
+    ready: watch::Receiver<Readiness>,
+    reports: UnboundedReceiver<Report>,
+    go: mpsc::Sender<Result<(), CommitFailure>>,
+    _flows: FlowInbox,
+    held: Arc<Mutex<Elements>>,
+    /// Every commit when it begins.
+    commits: mpsc::Receiver<ElementChange>,
+}
+
+impl World {
+    fn new(held: Elements) -> Self {
+        let clock = Clock::fixed(Time::EPOCH);
+        let (go, gate) = mpsc::channel();
+        let held = Arc::new(Mutex::new(held));
+        let (begun, commits) = mpsc::channel();
+        let kernel = Gated {
+            held: held.clone(),
+            go: gate,
+            commits: begun,
+        };
+        let (report_sender, reports) = tokio::sync::mpsc::unbounded_channel();
+        let writer = Writer::spawn(Box::new(kernel), clock, report_sender).expect("a thread");
+        let board = Arc::new(Board::new(clock));
+        let metrics = Arc::new(Metrics::new(onehop_runtime::metrics::Metrics::default()));
+        let (listens_sender, listens) = watch::channel(BTreeSet::new());
+        let (ready_sender, ready) = watch::channel(Readiness::Starting);
+        let (flows, flow_inbox) = FlowCleaner::new();
+        let out = Outlets {
+            board: board.clone(),
+            listens: listens_sender,
+            ready: ready_sender,
+            metrics,
+            notifier: Notifier::new().0,
+            flows,
+        };
+        let ownership = Ownership {
+            mode: Mode::Beside,
+            proxy_name: "onehop".to_owned(),
+        };
+        let state = State::new(ownership, NODE.into());
+        let app = App::new(state, writer, out, NodePortAddresses::Primary, clock);
+        Self {
+            app,
+            board,
+            listens,
+            ready,
+            reports,
+            go,
+            _flows: flow_inbox,
+            held,
+            commits,
+        }
+    }
+
+    fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
+        changes
+            .into_iter()
+            .for_each(|change| self.app.change(change));
+        self.app.advance().expect("the writer lives");
+    }
+
+    /// Takes the next report of the writer.
+    async fn reported(&mut self) {
+        let report = tokio::time::timeout(PATIENCE, self.reports.recv()).await;
+        self.app
+            .report(report.expect("in time").expect("the writer lives"));
+        self.app.advance().expect("the writer lives");
+    }
+
+    /// Lets the commit under way end, and takes its report.
+    async fn finish(&mut self, result: Result<(), CommitFailure>) {
+        self.go.send(result).expect("the kernel lives");
+        self.reported().await;
+    }
+
+    /// A world in which everything is committed.
+    async fn settled(changes: impl IntoIterator<Item = Change>) -> Self {
+        let mut world = Self::new(Elements::new());
+        world.apply(lists(node(Some("a"))));
+        world.apply(changes);
+        world.reported().await;
+        world.finish(Ok(())).await;
+        assert!(!world.app.is_busy());
+        world
+    }
+
+    fn status(&self, name: &str) -> (u16, usize) {
+        let answer = self.board.port(&key(name));
+        (answer.status(), answer.local_endpoints)
+    }
+
+    /// Commits since the last call. The writer must be idle.
+    fn commits(&self) -> usize {
+        self.commits.try_iter().count()
+    }
+}
+
+fn failure(refused: BTreeSet<ElementKey>) -> CommitFailure {
+    CommitFailure {
+        refused,
+        message: "said the test".to_owned(),
+        standby: false,
+    }
+}
+
+#[tokio::test]
+async fn i1_s09_nothing_is_programmed_before_every_list_is_complete() {
+    let mut world = World::new(Elements::new());
+    world.app.advance().expect("the writer lives");
+    world.reported().await;
+    let mut lists = lists(node(None));
+    let last = lists.split_off(3);
+    world.apply(lists);
+    world.apply([put(local_lb("s0", 1))]);
+    assert_eq!(world.commits(), 0);
+    assert!(world.listens.borrow().is_empty());
+    assert_eq!(*world.ready.borrow(), Readiness::Starting);
+    world.apply(last);
+    world.finish(Ok(())).await;
+    assert_eq!(world.commits(), 1);
+    assert_eq!(*world.ready.borrow(), Readiness::InSync);
+    assert_eq!(world.listens.borrow().len(), 1);
+}
+
+#[tokio::test]
+async fn s107_i3_raised_after_the_commit_lowered_at_once() {
+    let mut world = World::settled([put(local_lb("s0", 1))]).await;
+    assert_eq!(world.status("s0"), (503, 0));
+
+    world.apply([put_slice("e0", "s0", &[local(1), local(2), ep(3)])]);
+    assert_eq!(world.status("s0"), (503, 0), "the commit is under way");
+    world.finish(Ok(())).await;
+    assert_eq!(world.status("s0"), (200, 2));
+
+    world.apply([put_slice("e0", "s0", &[ep(3)])]);
+    assert_eq!(world.status("s0"), (503, 0), "lowered before the commit");
+    world.finish(Ok(())).await;
+    assert_eq!(world.status("s0"), (503, 0));
+}
+
+#[tokio::test]
+async fn s107_what_left_during_a_commit_is_not_raised_by_it() {
+    let mut world = World::settled([put(local_lb("s0", 1))]).await;
+    world.apply([put_slice("e0", "s0", &[local(1)])]);
+    world.apply([put_slice("e0", "s0", &[])]);
+    world.finish(Ok(())).await;
+    assert_eq!(world.status("s0"), (503, 0));
+    world.finish(Ok(())).await;
+    assert_eq!(world.status("s0"), (503, 0));
+}
+
+#[tokio::test]
+async fn s101_terminating_endpoints_serve_but_do_not_count() {
+    let stands = Stands::ServingTerminating;
+    let draining = Ep { stands, ..local(1) };
+    let world = World::settled([put(local_lb("s0", 1)), put_slice("e0", "s0", &[draining])]).await;
+    assert_eq!(world.status("s0"), (503, 0));
+    let held = world.held.lock().expect("lock");
+    assert!(
+        held.keys()
+            .any(|(_, set, _)| *set == SetId::ServiceIpsLocal),
+        "still delivered to"
+    );
+}
+
+#[tokio::test]
+async fn s120_changes_during_a_commit_go_into_one_batch() {
+    let mut world = World::settled([put(service("s0", 1))]).await;
+    world.commits();
+    for last in 1..9 {
+        world.apply([put_slice("e0", "s0", &[ep(last)])]);
+    }
+    world.finish(Ok(())).await;
+    world.finish(Ok(())).await;
+    assert!(!world.app.is_busy());
+    assert_eq!(world.commits(), 2);
+}
+
+#[tokio::test]
+async fn i4_nothing_changed_nothing_sent() {
+    let mut world =
+        World::settled([put(local_lb("s0", 1)), put_slice("e0", "s0", &[local(1)])]).await;
+    world.commits();
+    let mut annotated = local_lb("s0", 1);
+    annotated
+        .annotations
+        .insert("example.org/a".to_owned(), "b".to_owned());
+    world.apply([put(annotated), put_slice("e0", "s0", &[local(1)])]);
+    world.apply([Change::Service(Step::ListStarts)]);
+    world.apply([put(local_lb("s0", 1)), Change::Service(Step::ListEnds)]);
+    assert!(!world.app.is_busy());
+    assert_eq!(world.commits(), 0);
+    assert_eq!(world.status("s0"), (200, 1));
+}
+
+#[tokio::test]
+async fn s121_a_restart_on_unchanged_state_sends_nothing() {
+    let changes = || {
+        [
+            put(local_lb("s0", 1)),
+            put_slice("e0", "s0", &[local(1), ep(2)]),
+        ]
+    };
+    let world = World::settled(changes()).await;
+    let held = world.held.lock().expect("lock").clone();
+    let mut again = World::new(held);
+    again.apply(lists(node(Some("a"))));
+    again.apply(changes());
+    assert_eq!(again.status("s0"), (503, 0), "tables were not read yet");
+    again.reported().await;
+    assert_eq!(again.commits(), 0);
+    assert_eq!(again.status("s0"), (200, 1));
+    assert_eq!(*again.ready.borrow(), Readiness::InSync);
+}
+
+#[tokio::test]
+async fn s106_s100_health_port_goes_with_its_reason() {
+    let mut world =
+        World::settled([put(local_lb("s0", 1)), put_slice("e0", "s0", &[local(1)])]).await;
+    let wanted: Vec<String> = world
+        .listens
+        .borrow()
+        .iter()
+        .map(|listen| listen.addr.to_string())
+        .collect();
+    assert_eq!(wanted, ["10.0.1.1:31001"]);
+    let mut cluster = local_lb("s0", 1);
+    cluster.external_policy = TrafficPolicy::Cluster;
+    world.apply([put(cluster)]);
+    assert!(
+        world.listens.borrow().is_empty(),
+        "closed without waiting for the commit"
+    );
+    assert_eq!(
+        world.status("s0"),
+        (503, 0),
+        "a listener that is still open"
+    );
+    world.finish(Ok(())).await;
+    world.apply([remove("s0")]);
+    world.finish(Ok(())).await;
+    assert!(world.listens.borrow().is_empty());
+}
+
+#[tokio::test]
+async fn s28_node_ports_follow_the_node_address() {
+    let mut world = World::settled([put(local_lb("s0", 1))]).await;
+    let mut moved = node(Some("a"));
+    moved.addresses = vec![addr("10.0.1.7")];
+    world.apply([Change::Node(Step::Apply(NODE.into(), moved))]);
+    world.finish(Ok(())).await;
+    let held = world.held.lock().expect("lock").clone();
+    let key = |text| (Family::V4, SetId::NodePortIps, Key::Addr(addr(text)));
+    assert!(held.contains_key(&key("10.0.1.7")) && !held.contains_key(&key("10.0.1.1")));
+    let wanted = world
+        .listens
+        .borrow()
+        .iter()
+        .next()
+        .map(|listen| listen.addr.to_string());
+    assert_eq!(wanted.as_deref(), Some("10.0.1.7:31001"));
+}
+
+#[tokio::test]
+async fn s124_a_refused_service_does_not_stop_the_others() {
+    let mut world = World::settled([]).await;
+    world.commits();
+    world.apply([put(service("bad", 1)), put(service("good", 2))]);
+    let last = world.commits.recv_timeout(PATIENCE).expect("a commit");
+    let of = |name: &'static str| move |key: &&ElementKey| matches!(key.2, Key::Frontend(front) if front.addr == addr(name));
+    let refused: BTreeSet<ElementKey> = last.add.keys().filter(of("10.96.0.1")).copied().collect();
+    assert!(!refused.is_empty());
+    world.finish(Err(failure(refused))).await;
+    // Reads back, and commits what is left.
+    world.reported().await;
+    world.finish(Ok(())).await;
+    let held = world.held.lock().expect("lock").clone();
+    assert!(held.keys().any(|key| of("10.96.0.2")(&key)));
+    assert!(!held.keys().any(|key| of("10.96.0.1")(&key)));
+    assert!(
+        world.app.next_look().is_some(),
+        "the refused one is tried again"
+    );
+}
+
+#[tokio::test]
+async fn s130_a_failed_commit_is_followed_by_reading_back() {
+    let mut world = World::settled([]).await;
+    world.apply([put(local_lb("s0", 1)), put_slice("e0", "s0", &[local(1)])]);
+    world.finish(Err(failure(BTreeSet::new()))).await;
+    assert_eq!(world.status("s0"), (503, 0), "nothing was committed");
+    let again = world.app.next_look().expect("it is tried again");
+    assert!(again > Time::EPOCH);
+}
