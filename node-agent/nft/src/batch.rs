@@ -4,11 +4,15 @@
 use std::ops::Range;
 
 use crate::expr::{LIST_ELEM, encode_data_value, encode_verdict};
-use crate::object::{
-    Chain, DataType, Element, ElementData, Set, Table, field_lengths, host_order, length, type_id,
-};
+use crate::object::{Chain, Table};
 use crate::rule::Rule;
-use crate::wire::{HEADER, NFGEN, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, Writer};
+use crate::set::{
+    DataType, Element, ElementData, FieldType, SET_CONCAT, Set, field_lengths, host_order, length,
+    type_id,
+};
+use crate::wire::{
+    Attributes, HEADER, NFGEN, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, Writer,
+};
 
 pub(crate) const SUBSYS_NFTABLES: u16 = 10;
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
@@ -19,7 +23,7 @@ pub(crate) const DATA_TYPE_VERDICT: u32 = 0xffff_ff00;
 /// Where an element list is cut, below the 64 KiB of an attribute (S-253).
 const ELEMENT_LIST_CUT: usize = 60_000;
 
-/// Numbers of nf_tables messages (S-256).
+/// Numbers of `nf_tables` messages (S-256).
 pub(crate) mod msg {
     pub(crate) const NEWTABLE: u16 = 0;
     pub(crate) const GETTABLE: u16 = 1;
@@ -386,14 +390,12 @@ impl Batch {
         }
         let (list, range) = find_with_range(bytes, HEADER + NFGEN, 3)?;
         let mut at = range.start;
-        let mut index = part.first_element;
-        for (_, payload) in crate::wire::Attributes(list) {
+        for (index, (_, payload)) in (part.first_element..).zip(Attributes(list)) {
             let end = at + 4 + payload.len();
             if (at..end).contains(&offset) {
                 return Some(index);
             }
             at = end.next_multiple_of(4);
-            index += 1;
         }
         None
     }
@@ -425,7 +427,7 @@ fn find_with_range(bytes: &[u8], mut at: usize, kind: u16) -> Option<(&[u8], Ran
 }
 
 fn encode_description(w: &mut Writer, set: &Set) {
-    let concat = set.all_flags() & crate::object::SET_CONCAT != 0;
+    let concat = set.all_flags() & SET_CONCAT != 0;
     if set.size == 0 && !concat {
         return;
     }
@@ -490,7 +492,7 @@ fn user_data(parts: &[(u8, Vec<u8>)]) -> Vec<u8> {
 fn set_user_data(set: &Set) -> Vec<u8> {
     const HOST: u32 = 1;
     const NETWORK: u32 = 2;
-    let order = |fields: &[crate::object::FieldType]| {
+    let order = |fields: &[FieldType]| {
         (if host_order(fields) { HOST } else { NETWORK })
             .to_ne_bytes()
             .to_vec()

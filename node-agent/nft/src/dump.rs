@@ -2,10 +2,8 @@
 
 use crate::batch::DATA_TYPE_VERDICT;
 use crate::expr::Verdict;
-use crate::object::{
-    Base, ChainType, DataType, Element, ElementData, Family, Hook, Policy, Set, Table, length,
-    type_id,
-};
+use crate::object::{Base, ChainType, Family, Hook, Policy, Table};
+use crate::set::{DataType, Element, ElementData, Set, length, type_id};
 use crate::value::Value;
 use crate::wire::{Attributes, Message};
 
@@ -167,6 +165,7 @@ pub(crate) fn elements(message: &Message<'_>) -> Vec<Element> {
     message
         .attributes()
         .nested(3)
+        .into_iter()
         .filter_map(|(_, payload)| element(Attributes(payload)))
         .collect()
 }
@@ -215,6 +214,7 @@ fn chain_type(name: &str) -> Option<ChainType> {
 
 fn counter(exprs: Attributes<'_>) -> Option<Counter> {
     exprs
+        .into_iter()
         .map(|(_, payload)| Attributes(payload))
         .find_map(|expr| {
             let data = expr.nested(2);

@@ -1,4 +1,4 @@
-//! Notifications of every change to nf_tables in the namespace, by whomever (S-260).
+//! Notifications of every change to `nf_tables` in the namespace, by whomever (S-260).
 //! Called by who has to notice foreign changes to its own table; the end of each commit tells who it was.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The nf_tables socket: commits batches and reads back (S-251 to S-255).
+//! The `nf_tables` socket: commits batches and reads back (S-251 to S-255).
 //! Long-lived: tables with [`crate::TABLE_OWNER`] are bound to it (S-267).
 
 use std::io;
@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use crate::batch::{Batch, SUBSYS_NFTABLES, Sealed, msg};
 use crate::dump::{self, ChainInfo, Counter, RuleInfo, SetInfo, TableInfo};
 use crate::error::{CommitError, DumpError, FailedOp};
-use crate::object::{Element, Table};
+use crate::object::Table;
+use crate::set::Element;
 use crate::sys::{Buffer, Direction, NetlinkSocket};
 use crate::wire::{
     Attributes, Message, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, Writer, u32_ne,
@@ -24,10 +25,10 @@ const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const DUMP_ATTEMPTS: usize = 20;
 
-/// A socket to nf_tables in the network namespace of the thread that opened it.
+/// A socket to `nf_tables` in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Socket {
-    socket: NetlinkSocket,
+    netlink: NetlinkSocket,
     send_buffer: Buffer,
     sequence: u32,
     receive: Vec<u8>,
@@ -36,11 +37,11 @@ pub struct Socket {
 impl Socket {
     /// Opens a socket and raises its buffers; see [`Self::send_buffer`].
     pub fn open() -> io::Result<Self> {
-        let socket = NetlinkSocket::open()?;
-        let send_buffer = socket.raise_buffer(Direction::Send, BUFFER)?;
-        socket.raise_buffer(Direction::Receive, BUFFER)?;
+        let netlink = NetlinkSocket::open()?;
+        let send_buffer = netlink.raise_buffer(Direction::Send, BUFFER)?;
+        netlink.raise_buffer(Direction::Receive, BUFFER)?;
         Ok(Self {
-            socket,
+            netlink,
             send_buffer,
             sequence: 1,
             receive: vec![0; RECEIVE],
@@ -54,7 +55,7 @@ impl Socket {
 
     /// Our netlink port; events of own commits carry it (S-260).
     pub fn port_id(&self) -> u32 {
-        self.socket.port_id()
+        self.netlink.port_id()
     }
 
     /// Commits a batch: all of it or nothing.
@@ -76,7 +77,7 @@ impl Socket {
             .ok_or(CommitError::Encoding)?;
         self.sequence = sealed.last.wrapping_add(2);
         self.drain()?;
-        self.socket
+        self.netlink
             .send(&sealed.bytes)
             .map_err(|error| match error.raw_os_error() {
                 Some(libc::EMSGSIZE) => CommitError::TooLarge {
@@ -93,7 +94,7 @@ impl Socket {
         let mut whole = None;
         let mut acknowledged = false;
         while let Some(length) = self
-            .socket
+            .netlink
             .receive(&mut self.receive)
             .map_err(CommitError::Unknown)?
         {
@@ -138,7 +139,7 @@ impl Socket {
     /// Throws away what an earlier request left unread.
     fn drain(&mut self) -> io::Result<()> {
         loop {
-            match self.socket.receive(&mut self.receive) {
+            match self.netlink.receive(&mut self.receive) {
                 Ok(None) => return Ok(()),
                 Ok(Some(_)) => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
@@ -194,7 +195,7 @@ impl Socket {
             }
         };
         self.dump(msg::GETRULE, table.family as u8, ask, |message, found| {
-            found.extend(dump::rule(message, table))
+            found.extend(dump::rule(message, table));
         })
     }
 
@@ -217,7 +218,7 @@ impl Socket {
     pub fn sets(&mut self, table: &Table) -> Result<Vec<SetInfo>, DumpError> {
         let ask = |w: &mut Writer| w.string(1, &table.name);
         self.dump(msg::GETSET, table.family as u8, ask, |message, found| {
-            found.extend(dump::set(message, table))
+            found.extend(dump::set(message, table));
         })
     }
 
@@ -245,7 +246,7 @@ impl Socket {
         for _ in 0..DUMP_ATTEMPTS {
             let mut found = Vec::new();
             let whole = self.request(kind, family, NLM_F_DUMP, &ask, |message| {
-                parse(message, &mut found)
+                parse(message, &mut found);
             })?;
             if whole {
                 return Ok(found);
@@ -275,7 +276,7 @@ impl Socket {
         writer.end_message(start);
         writer.set_sequence(start, self.sequence);
         exchange(
-            &self.socket,
+            &self.netlink,
             &mut self.receive,
             writer.bytes(),
             (self.sequence, flags == NLM_F_DUMP),
@@ -286,7 +287,7 @@ impl Socket {
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.netlink.as_fd()
     }
 }
 

@@ -1,5 +1,5 @@
 //! The netlink socket: the only place of this crate with system calls.
-//! Called by the nf_tables, conntrack, event and log sockets; knows nothing of what the bytes mean.
+//! Called by the `nf_tables`, conntrack, event and log sockets; knows nothing of what the bytes mean.
 //! A socket belongs to the network namespace of the thread that opened it and may then be used from any thread.
 #![allow(
     unsafe_code,
@@ -13,7 +13,12 @@ use std::time::Duration;
 
 const NETLINK_NETFILTER: libc::c_int = 12;
 /// `struct sockaddr_nl` is twelve bytes long.
-const SOCKADDR_NL: libc::socklen_t = mem::size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+const SOCKADDR_NL: libc::socklen_t = 12;
+/// A `c_int` is four bytes long.
+const C_INT: libc::socklen_t = 4;
+// What the kernel is told must be what the types are.
+const _: () =
+    assert!(mem::size_of::<libc::sockaddr_nl>() == 12 && mem::size_of::<libc::c_int>() == 4);
 
 /// What the kernel granted for a buffer (S-252).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +64,7 @@ impl NetlinkSocket {
         socket.set_option(libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1)?;
         // SAFETY: all-zero is a valid sockaddr_nl (pid 0 = the kernel chooses, no groups).
         let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
-        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        address.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).unwrap_or_default();
         // SAFETY: `address` is a sockaddr_nl of the length given.
         if unsafe { libc::bind(socket.raw(), (&raw const address).cast(), SOCKADDR_NL) } < 0 {
             return Err(io::Error::last_os_error());
@@ -197,10 +202,9 @@ impl NetlinkSocket {
         name: libc::c_int,
         value: libc::c_int,
     ) -> io::Result<()> {
-        let length = mem::size_of::<libc::c_int>() as libc::socklen_t;
         // SAFETY: the option value is a c_int that lives across the call, and the length says so.
         let result =
-            unsafe { libc::setsockopt(self.raw(), level, name, (&raw const value).cast(), length) };
+            unsafe { libc::setsockopt(self.raw(), level, name, (&raw const value).cast(), C_INT) };
         if result < 0 {
             Err(io::Error::last_os_error())
         } else {
@@ -210,7 +214,7 @@ impl NetlinkSocket {
 
     fn option(&self, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
         let mut value: libc::c_int = 0;
-        let mut length = mem::size_of::<libc::c_int>() as libc::socklen_t;
+        let mut length = C_INT;
         // SAFETY: `value` and `length` are valid for writes, and `length` is the size of `value`.
         let result = unsafe {
             libc::getsockopt(

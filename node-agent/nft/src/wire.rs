@@ -71,20 +71,15 @@ impl Writer {
     /// in, or the room is taken out.
     pub(crate) fn seal_generation(mut self, generation: Option<u32>) -> Vec<u8> {
         const ROOM: std::ops::Range<usize> = HEADER + NFGEN..HEADER + NFGEN + 8;
-        match generation {
-            Some(id) => self.buffer[ROOM.start + 4..ROOM.end].copy_from_slice(&id.to_be_bytes()),
-            None => {
-                self.buffer.drain(ROOM);
-                self.end_first_at(ROOM.start);
-            }
+        if let Some(id) = generation {
+            self.buffer[ROOM.start + 4..ROOM.end].copy_from_slice(&id.to_be_bytes());
+        } else {
+            self.buffer.drain(ROOM);
+            // All of the first message that is left is its headers.
+            let length = u32::try_from(ROOM.start).unwrap_or(u32::MAX);
+            self.buffer[..4].copy_from_slice(&length.to_ne_bytes());
         }
         self.buffer
-    }
-
-    fn end_first_at(&mut self, length: usize) {
-        // The first message is shorter than its own header and one attribute.
-        let length = u32::try_from(length).unwrap_or(u32::MAX);
-        self.buffer[..4].copy_from_slice(&length.to_ne_bytes());
     }
 
     pub(crate) fn or_flags(&mut self, message: usize, flags: u16) {
@@ -206,7 +201,20 @@ impl<'a> Message<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Iterator for Attributes<'a> {
+impl<'a> IntoIterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+    type IntoIter = AttributeIter<'a>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        AttributeIter(self.0)
+    }
+}
+
+/// Walks over attributes; stops at the first malformed one.
+#[derive(Debug)]
+pub(crate) struct AttributeIter<'a>(&'a [u8]);
+
+impl<'a> Iterator for AttributeIter<'a> {
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -223,8 +231,8 @@ impl<'a> Iterator for Attributes<'a> {
 
 impl<'a> Attributes<'a> {
     pub(crate) fn find(self, kind: u16) -> Option<&'a [u8]> {
-        let mut attributes = self;
-        attributes.find_map(|(k, payload)| (k == kind).then_some(payload))
+        self.into_iter()
+            .find_map(|(k, payload)| (k == kind).then_some(payload))
     }
 
     pub(crate) fn nested(self, kind: u16) -> Attributes<'a> {
@@ -281,14 +289,27 @@ mod tests {
     #[test]
     fn s253_a_nested_attribute_beyond_64_kib_is_noticed() {
         let mut writer = Writer::default();
-        writer.nested(1, |w| (0..2).for_each(|_| w.attribute(2, &[0; 40_000])));
+        let half = vec![0; 40_000];
+        writer.nested(1, |w| (0..2).for_each(|_| w.attribute(2, &half)));
         assert!(writer.overflowed());
     }
 
     #[test]
     fn malformed_lengths_end_the_reading() {
-        assert_eq!(Attributes(&[2, 0, 1, 0]).count(), 0);
-        assert_eq!(Attributes(&[200, 0, 1, 0]).count(), 0);
+        assert_eq!(Attributes(&[2, 0, 1, 0]).into_iter().count(), 0);
+        assert_eq!(Attributes(&[200, 0, 1, 0]).into_iter().count(), 0);
         assert_eq!(Message::all(&[255; 20]).count(), 0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_datagram_breaks_the_reader(bytes in proptest::collection::vec(0_u8..=255, 0..200)) {
+            for message in Message::all(&bytes) {
+                message.attributes().into_iter().for_each(drop);
+            }
+            Attributes(&bytes).into_iter().for_each(|(kind, _)| {
+                Attributes(&bytes).string(kind);
+            });
+        }
     }
 }
