@@ -1,9 +1,20 @@
 //! The controller: watches Services and their endpoints, plans, and makes the cloud so.
 //!
 //! Decisions are pure (`snapshot`, `plan`, `cloud/*/plan.rs`), I/O is at the edge (`watch`,
-//! `cloud/*/client`, `reconcile`). The binary wires it to the world; the simulation wires the same
+//! `cloud/*/client`, `writes`). The binary wires it to the world; the simulation wires the same
 //! [`App`](app::App) to an in-process API server and virtual time.
 
+pub mod app;
+pub mod args;
 pub mod cloud;
+pub mod events;
+pub mod http;
+pub mod index;
 pub mod lease;
+pub mod metrics;
 pub mod plan;
+pub mod reconcile;
+pub mod snapshot;
+pub mod status;
+mod watch;
+pub mod writes;

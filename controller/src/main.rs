@@ -1,2 +1,65 @@
-//! Entry point.
-fn main() {}
+//! The binary: flags, logs, client, HTTP, then the controller until it is told to stop.
+
+use anyhow::Context;
+use clap::Parser;
+use onehop_controller::app::{App, Phase};
+use onehop_controller::args::{Args, Config};
+use onehop_controller::cloud::local::Local;
+use onehop_controller::cloud::local::client::Client;
+use onehop_controller::http;
+use onehop_runtime::client::{Options, connect};
+use onehop_runtime::clock::Clock;
+use onehop_runtime::log;
+use onehop_runtime::metrics::Metrics;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let config = Args::parse().resolve()?;
+    log::init(&config.log, log::Format::Json)?;
+    run(config).await
+}
+
+async fn run(config: Config) -> anyhow::Result<()> {
+    let metrics = Metrics::default();
+    let (phase, phases) = watch::channel(Phase::default());
+    let metrics_port = http::listen(config.metrics_address).await?;
+    let health_port = http::listen(config.health_address).await?;
+    tokio::spawn(axum::serve(metrics_port, http::metrics(metrics.clone())).into_future());
+    tokio::spawn(axum::serve(health_port, http::health(phases)).into_future());
+
+    let options = Options {
+        kubeconfig: config.kubeconfig,
+        ..Options::default()
+    };
+    let client = connect(&options).await?;
+    let install = config.settings.claim.install.clone();
+    let cloud = Client::new(config.endpoint, install).context("provider local")?;
+    let clock = Clock::system();
+    let drawn = clock.now().as_millis().unsigned_abs() ^ u64::from(std::process::id());
+    let seed = config.seed.unwrap_or(drawn);
+    let app = App {
+        provider: Local::new(cloud, config.local, config.proxy),
+        client,
+        clock,
+        seed,
+        settings: config.settings,
+        metrics,
+    };
+    let stop = CancellationToken::new();
+    let stopper = stop.clone();
+    let mut term = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stopper.cancel();
+    });
+    tracing::info!(seed, "starting");
+    app.run(stop, phase).await;
+    Ok(())
+}

@@ -61,17 +61,15 @@ fn any_before<S>(first: &[(Facts, S)], later: &[(Facts, S)]) -> bool {
 fn before(a: &Facts, b: &Facts) -> bool {
     let same = a.on == b.on;
     match (a.act, b.act) {
-        // Create before use.
-        (Act::Create, Act::Create | Act::Publish) => b.uses.contains(&a.on),
-        (Act::Create, _) => same,
-        // Serve before switch: a listener never points at a group that lacks what we could register.
-        (Act::Fill, Act::Publish) => b.uses.contains(&a.on),
-        // Register before deregister (ZD-21).
-        (Act::Fill, Act::Empty) => same,
+        // Create before use. Serve before switch: a listener never points at a group that lacks
+        // what we could register.
+        (Act::Create, Act::Create | Act::Publish) | (Act::Fill, Act::Publish) => {
+            b.uses.contains(&a.on)
+        }
+        // Create before use. Register before deregister (ZD-21). Drain before delete.
+        (Act::Create, _) | (Act::Fill, Act::Empty) | (Act::Drop | Act::Empty, Act::Delete) => same,
         // Switch before what was switched away from is retired, emptied or deleted (ZD-28).
         (Act::Publish, Act::Adjust | Act::Empty | Act::Delete) => a.frees.contains(&b.on),
-        // Drain before delete.
-        (Act::Drop | Act::Empty, Act::Delete) => same,
         // Children before what they hang on.
         (Act::Delete, Act::Delete) => a.uses.contains(&b.on) || a.frees.contains(&b.on),
         _ => false,

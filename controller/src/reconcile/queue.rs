@@ -31,20 +31,23 @@ enum Dirty {
 
 /// Keys and when each is due.
 #[derive(Debug)]
-pub struct Queue<K> {
+pub(super) struct Queue<K> {
     entries: BTreeMap<K, Entry>,
     due: BTreeSet<(Time, K)>,
 }
 
 impl<K> Default for Queue<K> {
     fn default() -> Self {
-        Self { entries: BTreeMap::new(), due: BTreeSet::new() }
+        Self {
+            entries: BTreeMap::new(),
+            due: BTreeSet::new(),
+        }
     }
 }
 
 impl<K: Ord + Clone> Queue<K> {
     /// Something happened to the key.
-    pub fn touch(&mut self, key: &K, now: Time) {
+    pub(super) fn touch(&mut self, key: &K, now: Time) {
         let entry = self.entries.entry(key.clone()).or_default();
         if let Some(dirty) = &mut entry.running {
             *dirty = Dirty::Yes;
@@ -54,14 +57,8 @@ impl<K: Ord + Clone> Queue<K> {
         self.schedule(key, at);
     }
 
-    /// The key wants to be looked at then, unless it is due earlier.
-    pub fn look_at(&mut self, key: &K, at: Time) {
-        self.entries.entry(key.clone()).or_default();
-        self.schedule(key, at);
-    }
-
     /// A key that is due, if any; it counts as running until [`Self::finished`].
-    pub fn pop(&mut self, now: Time) -> Option<K> {
+    pub(super) fn pop(&mut self, now: Time) -> Option<K> {
         let (at, _) = self.due.first()?;
         if *at > now {
             return None;
@@ -74,47 +71,51 @@ impl<K: Ord + Clone> Queue<K> {
     }
 
     /// The key's pass is over; it took `cost`. `again` is its own wish for another one.
-    pub fn finished(&mut self, key: &K, now: Time, cost: Duration, again: Option<Time>) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
+    pub(super) fn finished(&mut self, key: &K, now: Time, cost: Duration, again: Option<Time>) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
         let dirty = entry.running.take() == Some(Dirty::Yes);
         let open = now + cost.clamp(NARROWEST, WIDEST);
         entry.not_before = Some(open);
-        let wished = entry.due.take();
-        let wishes = [dirty.then_some(open), again, wished];
+        let wishes = [dirty.then_some(open), again];
         if let Some(at) = wishes.into_iter().flatten().min() {
             self.schedule(key, at);
         }
     }
 
     /// Forgets a key that is not due and does not run.
-    pub fn forget(&mut self, key: &K) {
-        if self.entries.get(key).is_some_and(|e| e.due.is_none() && e.running.is_none()) {
+    pub(super) fn forget(&mut self, key: &K) {
+        if self
+            .entries
+            .get(key)
+            .is_some_and(|e| e.due.is_none() && e.running.is_none())
+        {
             self.entries.remove(key);
         }
     }
 
     /// When the next key is due.
-    pub fn next_due(&self) -> Option<Time> {
+    pub(super) fn next_due(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at)
     }
 
     /// Number of keys that are due.
-    pub fn depth(&self) -> usize {
+    pub(super) fn depth(&self) -> usize {
         self.due.len()
     }
 
     fn schedule(&mut self, key: &K, at: Time) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
         if entry.due.is_some_and(|due| due <= at) {
             return;
         }
         if let Some(due) = entry.due.replace(at) {
             self.due.remove(&(due, key.clone()));
         }
-        // A running key keeps the wish, but is handed out only after it has finished.
-        if entry.running.is_none() {
-            self.due.insert((at, key.clone()));
-        }
+        self.due.insert((at, key.clone()));
     }
 }
 
@@ -157,14 +158,21 @@ mod tests {
     }
 
     #[test]
-    fn a_running_key_is_not_handed_out_and_its_wish_for_another_look_is_kept() {
+    fn a_running_key_is_not_handed_out_and_its_own_wish_counts_after_it() {
         let mut queue = Queue::default();
         queue.touch(&"a", at(0));
         queue.pop(at(0));
-        queue.look_at(&"a", at(50));
+        queue.touch(&"a", at(5));
         assert_eq!(queue.pop(at(60)), None);
         queue.finished(&"a", at(60), Duration::ZERO, Some(at(900)));
-        assert_eq!(queue.pop(at(60)), Some("a"));
+        assert_eq!(
+            queue.next_due(),
+            Some(at(80)),
+            "what happened meanwhile comes first"
+        );
+        queue.pop(at(80));
+        queue.finished(&"a", at(80), Duration::ZERO, Some(at(900)));
+        assert_eq!(queue.next_due(), Some(at(900)));
     }
 
     #[test]

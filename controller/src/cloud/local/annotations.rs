@@ -1,7 +1,7 @@
 //! The one parser of annotations for the local provider. It collects every problem; nothing else reads
 //! an annotation (style: convert once at the border).
 //!
-//! Our own keys come first, MetalLB's address keys are read too (C-22). A key with our prefix that we
+//! Our own keys come first, `MetalLB`'s address keys are read too (C-22). A key with our prefix that we
 //! do not know is a problem (I10): it is more likely a typo than a message to somebody else.
 
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ pub const MEMBERSHIP: &str = "onehop.dev/membership";
 pub const ADDRESSES: &str = "onehop.dev/loadBalancerIPs";
 /// Pool to take addresses from.
 pub const POOL: &str = "onehop.dev/address-pool";
-/// The same, as MetalLB has it.
+/// The same, as `MetalLB` has it.
 pub const METALLB_ADDRESSES: &str = "metallb.io/loadBalancerIPs";
-/// The same, as MetalLB has it.
+/// The same, as `MetalLB` has it.
 pub const METALLB_POOL: &str = "metallb.io/address-pool";
 
 const OUR_PREFIX: &str = "onehop.dev/";

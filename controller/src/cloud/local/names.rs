@@ -78,13 +78,12 @@ fn named(install: &InstallId, service: &ServiceKey, uid: &ServiceUid, what: &str
         hash.update([0]);
     }
     let digest = hash.finalize();
-    let short: String = digest
+    let short = digest
         .iter()
         .take(5)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+        .fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
     format!(
-        "onehop-{:.16}-{:.16}-{short}",
+        "onehop-{:.16}-{:.16}-{short:010x}",
         service.namespace, service.name
     )
 }

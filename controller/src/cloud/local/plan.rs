@@ -191,14 +191,13 @@ impl Planner<'_> {
     fn port(&mut self, intent: &Intent, port: &LoadBalancerPort, balancer: Option<&Balancer>) {
         let key = port.key();
         let current = current_group(intent, port, self.seen);
-        let generation = match current {
-            Some(group) => group.generation,
-            None => {
-                let newest = groups_of(intent, &key, self.seen)
-                    .map(|g| g.generation)
-                    .max();
-                newest.unwrap_or(0) + 1
-            }
+        let generation = if let Some(group) = current {
+            group.generation
+        } else {
+            let newest = groups_of(intent, &key, self.seen)
+                .map(|g| g.generation)
+                .max();
+            newest.unwrap_or(0) + 1
         };
         let wanted = group_spec(&self.settings.install, intent, port, generation);
         match current {
@@ -236,7 +235,7 @@ impl Planner<'_> {
             return;
         }
         let old = pointed.and_then(|id| self.seen.group(id));
-        if old.is_some_and(|old| !self.may_switch(intent, port, old, current)) {
+        if old.is_some_and(|old| !may_switch(intent, port, old, current)) {
             return;
         }
         let name = names::load_balancer(&self.settings.install, &intent.service, &intent.uid);
@@ -255,24 +254,6 @@ impl Planner<'_> {
             needs,
             frees: old.map(|g| g.spec.name.clone()),
         });
-    }
-
-    /// Make-before-break (ZD-28): the new group takes over once enough of it is healthy.
-    fn may_switch(
-        &self,
-        intent: &Intent,
-        port: &LoadBalancerPort,
-        old: &Group,
-        new: Option<&Group>,
-    ) -> bool {
-        let Some(new) = new else { return false };
-        let usable = |group: &Group| group.targets.values().filter(|s| s.usable()).count();
-        let members = intent.members(&new.port, port.mode);
-        let desired = members.map_or(0, |m| {
-            m.list.iter().filter(|m| m.state == State::Ready).count()
-        });
-        let floor = policy(intent, &new.port, &new.spec).floor(desired);
-        desired == 0 || usable(new) >= floor || (usable(old) == 0 && usable(new) > 0)
     }
 
     fn membership(&mut self, group: &str, decision: &Decision) {
@@ -373,6 +354,18 @@ impl Planner<'_> {
             });
         }
     }
+}
+
+/// Make-before-break (ZD-28): the new group takes over once enough of it is healthy.
+fn may_switch(intent: &Intent, port: &LoadBalancerPort, old: &Group, new: Option<&Group>) -> bool {
+    let Some(new) = new else { return false };
+    let usable = |group: &Group| group.targets.values().filter(|s| s.usable()).count();
+    let members = intent.members(&new.port, port.mode);
+    let desired = members.map_or(0, |m| {
+        m.list.iter().filter(|m| m.state == State::Ready).count()
+    });
+    let floor = policy(intent, &new.port, &new.spec).floor(desired);
+    desired == 0 || usable(new) >= floor || (usable(old) == 0 && usable(new) > 0)
 }
 
 fn balancer_spec(install: &InstallId, intent: &Intent) -> BalancerSpec {
@@ -479,3 +472,6 @@ pub fn next_look(
     }
     looks.into_iter().min()
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ use onehop_core::crd::{
 };
 use onehop_core::id::Protocol;
 use onehop_core::service::{ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
+use onehop_core::target::{self, Choice, NodePorts, Obstacle, Obstacles, Wish};
 
 use super::annotations::{self, Wishes};
 use crate::plan::{Refusal, Resolution};
@@ -41,6 +42,7 @@ pub fn resolve(
     service: &ServiceSpec,
     last_good: Option<&LoadBalancerSpec>,
 ) -> Resolution {
+    let last_good = last_good.filter(|spec| spec.service_uid == service.uid);
     let (wishes, problems) = annotations::parse(service);
     let mut refusals: Vec<Refusal> = problems
         .iter()
@@ -48,7 +50,7 @@ pub fn resolve(
         .collect();
     let mut ports = Vec::new();
     for port in &service.ports {
-        match resolve_port(proxy, service, port, wishes.mode) {
+        match resolve_port(proxy, service, port, wishes.mode, last_good) {
             Ok(port) => ports.push(port),
             Err(refused) => refusals.push(refused),
         }
@@ -102,12 +104,13 @@ fn resolve_port(
     service: &ServiceSpec,
     port: &ServicePort,
     explicit: Option<TargetMode>,
+    last_good: Option<&LoadBalancerSpec>,
 ) -> Result<LoadBalancerPort, Refusal> {
     if port.key.protocol == Protocol::Sctp {
         let message = format!("port {}: this cloud has no SCTP listeners", port.key);
         return Err(refusal("ProtocolUnsupported", message));
     }
-    let mode = choose_mode(service, port, explicit)?;
+    let mode = choose_mode(service, port, explicit, last_good)?;
     Ok(LoadBalancerPort {
         name: port.key.name.clone(),
         protocol: port.key.protocol,
@@ -123,26 +126,41 @@ fn resolve_port(
     })
 }
 
-/// K-50 and K-51: every mode but `node` is possible here, and that one needs a node port.
+/// K-50 and K-51. Pods and VIPs can always be reached here; a Service with node ports and without
+/// a wish gets node mode (harness.md section 6).
 fn choose_mode(
     service: &ServiceSpec,
     port: &ServicePort,
     explicit: Option<TargetMode>,
+    last_good: Option<&LoadBalancerSpec>,
 ) -> Result<TargetMode, Refusal> {
-    match (explicit, port.node_port) {
-        (Some(TargetMode::Node), None) => Err(refusal(
-            "TargetModeImpossible",
-            format!(
-                "{}: node needs a node port, and port {} has none (allocateLoadBalancerNodePorts \
-                 is {}): use pod or vip",
-                annotations::TARGET,
+    let wish = Wish {
+        explicit,
+        node_ports: if service.allocates_node_ports {
+            NodePorts::Allocated
+        } else {
+            NodePorts::Refused
+        },
+        default: TargetMode::Node,
+    };
+    let obstacles = Obstacles {
+        node: port.node_port.is_none().then_some(Obstacle::NoNodePort),
+        ..Obstacles::default()
+    };
+    let live = last_good.and_then(|spec| spec.ports.iter().find(|p| p.key() == port.key));
+    match target::choose(wish, &obstacles, live.map(|port| port.mode)) {
+        Choice::Use { mode, .. } | Choice::Keep { mode, .. } => Ok(mode),
+        Choice::Refused(denied) => {
+            let reasons: Vec<_> = denied.iter().map(ToString::to_string).collect();
+            let message = format!(
+                "port {}: {} (allocateLoadBalancerNodePorts is {}): set {} to pod or vip",
                 port.key,
-                service.allocates_node_ports
-            ),
-        )),
-        (Some(mode), _) => Ok(mode),
-        (None, Some(_)) if service.allocates_node_ports => Ok(TargetMode::Node),
-        (None, _) => Ok(TargetMode::Pod),
+                reasons.join("; "),
+                service.allocates_node_ports,
+                annotations::TARGET,
+            );
+            Err(refusal("TargetModeImpossible", message))
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::*;
 const POLICY: Policy = Policy {
     kind: Kind::ZeroDrop,
     floor_percent: 100,
-    hold_max: Duration::from_secs(600),
+    hold_max: Duration::from_mins(10),
     readiness: Readiness::ByHealth,
     mass_percent: 50,
     at_most_healthy: None,

@@ -1,0 +1,231 @@
+//! Flags as they are written, and what they mean: two types. Each flag can also be set by an
+//! environment variable of the same name.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use onehop_core::id::InstallId;
+use reqwest::Url;
+
+use crate::cloud::local::plan;
+use crate::cloud::local::resolve::NodeProxy;
+use crate::reconcile::{self, Orphans};
+use crate::snapshot::{Claim, Classless};
+
+/// The onehop controller: makes cloud load balancers for Services and sends traffic to pods in one hop.
+#[derive(Clone, Debug, Parser)]
+#[command(version, about)]
+pub struct Args {
+    /// Cloud to work with.
+    #[arg(long, env = "ONEHOP_PROVIDER", value_enum)]
+    provider: ProviderName,
+    /// Identity of this install: part of every tag and label. Default: cluster name and provider.
+    #[arg(long, env = "ONEHOP_INSTALL_ID")]
+    install_id: Option<String>,
+    /// Name of the cluster, for the default install id.
+    #[arg(long, env = "ONEHOP_CLUSTER_NAME")]
+    cluster_name: Option<String>,
+    /// A class of Services to own beside the provider's (repeatable).
+    #[arg(long, env = "ONEHOP_LOAD_BALANCER_CLASS", value_delimiter = ',')]
+    load_balancer_class: Vec<String>,
+    /// Own Services without a class too.
+    #[arg(long, env = "ONEHOP_CLAIM_CLASSLESS")]
+    claim_classless: bool,
+    /// The local cloud's URL (provider local).
+    #[arg(long, env = "ONEHOP_LOCAL_ENDPOINT")]
+    local_endpoint: Option<Url>,
+    /// How agents run, which decides the port that tells a node's health.
+    #[arg(long, env = "ONEHOP_PROXY", value_enum, default_value_t = ProxyName::Beside)]
+    proxy: ProxyName,
+    /// Kubeconfig; without one, the service account of the pod.
+    #[arg(long, env = "KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+    /// Seconds that a replaced group serves on after the switch.
+    #[arg(long, env = "ONEHOP_SWITCH_TAIL_SECONDS", default_value_t = 120.0)]
+    switch_tail_seconds: f64,
+    /// Seconds between two full looks at a load balancer at rest.
+    #[arg(long, env = "ONEHOP_SWEEP_SECONDS", default_value_t = 60.0)]
+    sweep_seconds: f64,
+    /// Delete cloud objects of this install whose Service is gone, instead of only reporting them.
+    #[arg(long, env = "ONEHOP_DELETE_ORPHANS")]
+    delete_orphans: bool,
+    /// Services worked on side by side.
+    #[arg(long, env = "ONEHOP_WORKERS", default_value_t = 16)]
+    workers: usize,
+    /// Address of the metrics server.
+    #[arg(long, env = "ONEHOP_METRICS_ADDRESS", default_value = "0.0.0.0:8080")]
+    metrics_address: SocketAddr,
+    /// Address of the health server.
+    #[arg(long, env = "ONEHOP_HEALTH_ADDRESS", default_value = "0.0.0.0:8081")]
+    health_address: SocketAddr,
+    /// Log filter.
+    #[arg(long, env = "ONEHOP_LOG", default_value = "info")]
+    log: String,
+    /// Seed of all jitter; made from time and process id if not given.
+    #[arg(long, env = "ONEHOP_SEED")]
+    seed: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ProviderName {
+    /// The local cloud.
+    Local,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ProxyName {
+    /// Beside kube-proxy.
+    Beside,
+    /// As the only service proxy.
+    Replace,
+}
+
+/// Everything resolved.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The local cloud's URL.
+    pub endpoint: Url,
+    /// Of the local provider's planner.
+    pub local: plan::Settings,
+    /// Who forwards on the nodes.
+    pub proxy: NodeProxy,
+    /// Kubeconfig.
+    pub kubeconfig: Option<PathBuf>,
+    /// Of the reconciler.
+    pub settings: reconcile::Settings,
+    /// Address of the metrics server.
+    pub metrics_address: SocketAddr,
+    /// Address of the health server.
+    pub health_address: SocketAddr,
+    /// Log filter.
+    pub log: String,
+    /// Seed of all jitter, if one was given.
+    pub seed: Option<u64>,
+}
+
+/// What is wrong with the flags.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArgsError {
+    /// Nothing tells this install from others.
+    #[error("give --install-id, or --cluster-name to make one from")]
+    NoInstallId,
+    /// The provider needs a flag.
+    #[error("--provider local needs --local-endpoint, the URL of the cloud's API")]
+    NoEndpoint,
+    /// A number makes no sense.
+    #[error("--{0} must be a number of seconds from 0 to 1000000")]
+    Seconds(&'static str),
+}
+
+impl Args {
+    /// Resolves all flags.
+    pub fn resolve(self) -> Result<Config, ArgsError> {
+        let install = self.install()?;
+        let mut classes: BTreeSet<String> = self.load_balancer_class.into_iter().collect();
+        classes.insert("onehop.dev/local".to_owned());
+        let mut endpoint = self.local_endpoint.ok_or(ArgsError::NoEndpoint)?;
+        // Paths are joined to it, which would replace its last part.
+        if !endpoint.path().ends_with('/') {
+            let path = format!("{}/", endpoint.path());
+            endpoint.set_path(&path);
+        }
+        Ok(Config {
+            endpoint,
+            local: plan::Settings {
+                install: install.clone(),
+                switch_tail: seconds("switch-tail-seconds", self.switch_tail_seconds)?,
+            },
+            proxy: match self.proxy {
+                ProxyName::Beside => NodeProxy::Beside,
+                ProxyName::Replace => NodeProxy::Replace,
+            },
+            kubeconfig: self.kubeconfig,
+            settings: reconcile::Settings {
+                claim: Claim {
+                    classes,
+                    classless: if self.claim_classless {
+                        Classless::Claim
+                    } else {
+                        Classless::Ignore
+                    },
+                    install,
+                },
+                workers: self.workers.max(1),
+                sweep: seconds("sweep-seconds", self.sweep_seconds)?,
+                second_look: Duration::from_mins(1),
+                orphans: if self.delete_orphans {
+                    Orphans::Delete
+                } else {
+                    Orphans::Report
+                },
+            },
+            metrics_address: self.metrics_address,
+            health_address: self.health_address,
+            log: self.log,
+            seed: self.seed,
+        })
+    }
+
+    fn install(&self) -> Result<InstallId, ArgsError> {
+        match (&self.install_id, &self.cluster_name, self.provider) {
+            (Some(id), _, _) => Ok(id.as_str().into()),
+            (None, Some(cluster), ProviderName::Local) => Ok(format!("{cluster}-local").into()),
+            (None, None, _) => Err(ArgsError::NoInstallId),
+        }
+    }
+}
+
+fn seconds(flag: &'static str, value: f64) -> Result<Duration, ArgsError> {
+    let duration = Duration::try_from_secs_f64(value).ok();
+    duration
+        .filter(|d| d.as_secs() <= 1_000_000)
+        .ok_or(ArgsError::Seconds(flag))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(extra: &[&str]) -> Result<Config, ArgsError> {
+        let base = ["onehop-controller", "--provider", "local"];
+        Args::try_parse_from(base.iter().chain(extra))
+            .unwrap()
+            .resolve()
+    }
+
+    #[test]
+    fn k01_the_providers_class_is_owned_and_nothing_else_unless_told() {
+        let endpoint = [
+            "--local-endpoint",
+            "http://10.0.0.1:9000",
+            "--cluster-name",
+            "demo",
+        ];
+        let config = resolve(&endpoint).unwrap();
+        let claim = &config.settings.claim;
+        assert_eq!(
+            claim.classes,
+            ["onehop.dev/local".to_owned()].into(),
+            "K-01"
+        );
+        assert_eq!(claim.classless, Classless::Ignore, "K-01");
+        assert_eq!(claim.install, "demo-local".into(), "K-02");
+        assert_eq!(
+            config.endpoint.join("v1/groups").unwrap().path(),
+            "/v1/groups"
+        );
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let endpoint = ["--local-endpoint", "http://x"];
+        assert_eq!(resolve(&endpoint).unwrap_err(), ArgsError::NoInstallId);
+        assert_eq!(
+            resolve(&["--install-id", "i"]).unwrap_err(),
+            ArgsError::NoEndpoint
+        );
+    }
+}

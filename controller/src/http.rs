@@ -1,0 +1,48 @@
+//! The controller's own HTTP: metrics on one port, health on another.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::routing::get;
+use onehop_runtime::metrics::{CONTENT_TYPE, Metrics};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::app::Phase;
+
+/// Why a port is not served.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}; choose another by flag")]
+pub struct ListenError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// Binds an address.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| ListenError { address, source })
+}
+
+/// `/metrics`.
+pub fn metrics(metrics: Metrics) -> Router {
+    let page = move || async move { ([(header::CONTENT_TYPE, CONTENT_TYPE)], metrics.page()) };
+    Router::new().route("/metrics", get(page))
+}
+
+/// `/healthz` and `/livez`: the process lives. `/readyz`: it reconciles.
+pub fn health(phase: watch::Receiver<Phase>) -> Router {
+    let ready = move || async move {
+        match *phase.borrow() {
+            Phase::Working => (StatusCode::OK, "ok"),
+            Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "filling caches"),
+        }
+    };
+    let alive = || async { "ok" };
+    Router::new()
+        .route("/healthz", get(alive))
+        .route("/livez", get(alive))
+        .route("/readyz", get(ready))
+}

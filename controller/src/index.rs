@@ -1,0 +1,336 @@
+//! What the watches have delivered, as views, and which Services a change concerns.
+//!
+//! Filled by `watch`, read by `snapshot`. No I/O. A change that leaves a view equal concerns nobody;
+//! nothing is decided before every cache has had its first full list (I1).
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use onehop_core::crd::{AddressPool, LoadBalancer};
+use onehop_core::endpoint::{Endpoints, Slice};
+use onehop_core::id::{PodUid, ServiceKey};
+use onehop_core::node::NodeView;
+use onehop_core::service::ServiceSpec;
+use onehop_core::time::Time;
+use onehop_runtime::watch::{Cache, Change, ObjectKey, Seen};
+
+/// A Service as the rules see it, and its conditions (other writers' are kept).
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnownService {
+    /// The typed view.
+    pub spec: Arc<ServiceSpec>,
+    /// `status.conditions`.
+    pub conditions: Vec<Condition>,
+}
+
+/// What matters of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownPod {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its addresses; none on the host network, where the address is no identity of the pod.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it lives.
+    pub life: PodLife,
+}
+
+/// Whether a pod lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodLife {
+    /// It does.
+    Running,
+    /// Its deletion was asked for at this time.
+    Terminating(Time),
+    /// Its containers have ended (phase Succeeded or Failed).
+    Ended,
+}
+
+/// Everything known of the cluster.
+#[derive(Debug, Default)]
+pub struct Index {
+    services: Cache<KnownService>,
+    slices: Cache<Slice>,
+    nodes: Cache<NodeView>,
+    pods: Cache<KnownPod>,
+    pools: Cache<AddressPool>,
+    balancers: Cache<Arc<LoadBalancer>>,
+    slices_of: HashMap<ServiceKey, BTreeSet<ObjectKey>>,
+    pods_at: HashMap<IpAddr, BTreeSet<ObjectKey>>,
+    pods_by_uid: HashMap<PodUid, ObjectKey>,
+    /// Services that have, or want, a target at an address.
+    interest: HashMap<IpAddr, BTreeSet<ServiceKey>>,
+}
+
+/// The Services to look at again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Touched {
+    /// These, perhaps none.
+    Services(Vec<ServiceKey>),
+    /// All of them.
+    All,
+}
+
+impl Index {
+    /// Whether every cache has had its first full list.
+    pub const fn is_synced(&self) -> bool {
+        self.services.is_synced()
+            && self.slices.is_synced()
+            && self.nodes.is_synced()
+            && self.pods.is_synced()
+            && self.pools.is_synced()
+            && self.balancers.is_synced()
+    }
+
+    /// A Service came, changed or went. One that cannot be read is left out.
+    pub fn on_service(&mut self, event: Seen<Service>) -> Touched {
+        let changes = self.services.apply(event, known_service);
+        Touched::Services(changes.into_iter().map(|c| service_key(&c.key)).collect())
+    }
+
+    /// An `EndpointSlice` came, changed or went.
+    pub fn on_slice(&mut self, event: Seen<EndpointSlice>) -> Touched {
+        let mut touched = BTreeSet::new();
+        for Change { key, old } in self.slices.apply(event, known_slice) {
+            if let Some(old) = old {
+                remove_from(&mut self.slices_of, &old.service, &key);
+                touched.insert(old.service);
+            }
+            if let Some(new) = self.slices.get(&key) {
+                touched.insert(new.service.clone());
+                self.slices_of
+                    .entry(new.service.clone())
+                    .or_default()
+                    .insert(key);
+            }
+        }
+        Touched::Services(touched.into_iter().collect())
+    }
+
+    /// A Node came, changed or went. Heartbeats change nothing in the view.
+    pub fn on_node(&mut self, event: Seen<Node>) -> Touched {
+        let changes = self.nodes.apply(event, |node| Some(NodeView::of(node)));
+        if changes.is_empty() {
+            Touched::Services(Vec::new())
+        } else {
+            Touched::All
+        }
+    }
+
+    /// A Pod came, changed or went. Endpoints tell of pods that serve; this tells of the end of
+    /// those that do not, and concerns only who has a target at their address.
+    pub fn on_pod(&mut self, event: Seen<Pod>) -> Touched {
+        let mut addresses = BTreeSet::new();
+        for Change { key, old } in self.pods.apply(event, known_pod) {
+            if let Some(old) = old {
+                self.pods_by_uid.remove(&old.uid);
+                for address in old.addresses {
+                    remove_from(&mut self.pods_at, &address, &key);
+                    addresses.insert(address);
+                }
+            }
+            if let Some(new) = self.pods.get(&key) {
+                self.pods_by_uid.insert(new.uid.clone(), key.clone());
+                for address in &new.addresses {
+                    self.pods_at
+                        .entry(*address)
+                        .or_default()
+                        .insert(key.clone());
+                    addresses.insert(*address);
+                }
+            }
+        }
+        let services = addresses
+            .iter()
+            .filter_map(|a| self.interest.get(a))
+            .flatten();
+        let services: BTreeSet<_> = services.cloned().collect();
+        Touched::Services(services.into_iter().collect())
+    }
+
+    /// An `AddressPool` came, changed or went. Its status is nobody's business here.
+    pub fn on_pool(&mut self, event: Seen<AddressPool>) -> Touched {
+        let view = |pool: &AddressPool| Some(AddressPool::new(&pool.name_any(), pool.spec.clone()));
+        let changes = self.pools.apply(event, view);
+        if changes.is_empty() {
+            Touched::Services(Vec::new())
+        } else {
+            Touched::All
+        }
+    }
+
+    /// A `LoadBalancer` came, changed or went. What we have written ourselves is no news; that
+    /// somebody deletes it is.
+    pub fn on_balancer(&mut self, event: Seen<LoadBalancer>) -> Touched {
+        let changes = self.balancers.apply(event, |b| Some(Arc::new(b.clone())));
+        let news = changes.into_iter().filter(|change| {
+            let new = self.balancers.get(&change.key);
+            new.is_none_or(|b| b.metadata.deletion_timestamp.is_some())
+        });
+        Touched::Services(news.map(|c| service_key(&c.key)).collect())
+    }
+
+    /// Notes at which addresses a Service has or wants targets.
+    pub fn set_interest(
+        &mut self,
+        service: &ServiceKey,
+        old: &BTreeSet<IpAddr>,
+        new: &BTreeSet<IpAddr>,
+    ) {
+        for address in old.difference(new) {
+            remove_from(&mut self.interest, address, service);
+        }
+        for address in new.difference(old) {
+            self.interest
+                .entry(*address)
+                .or_default()
+                .insert(service.clone());
+        }
+    }
+
+    /// The Services.
+    pub fn services(&self) -> impl Iterator<Item = &KnownService> {
+        self.services.all().values()
+    }
+
+    /// One Service.
+    pub fn service(&self, key: &ServiceKey) -> Option<&KnownService> {
+        self.services.get(&object_key(key))
+    }
+
+    /// All endpoints of a Service, merged.
+    pub fn endpoints(&self, service: &ServiceKey) -> Endpoints {
+        let keys = self.slices_of.get(service).into_iter().flatten();
+        Endpoints::merge(keys.filter_map(|key| self.slices.get(key)))
+    }
+
+    /// The nodes, ordered by name.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeView> {
+        self.nodes.all().values()
+    }
+
+    /// A pod by UID.
+    pub fn pod(&self, uid: &PodUid) -> Option<&KnownPod> {
+        self.pods.get(self.pods_by_uid.get(uid)?)
+    }
+
+    /// The pods that have this address.
+    pub fn pods_at(&self, address: IpAddr) -> impl Iterator<Item = &KnownPod> {
+        let keys = self.pods_at.get(&address).into_iter().flatten();
+        keys.filter_map(|key| self.pods.get(key))
+    }
+
+    /// The pools.
+    pub fn pools(&self) -> Vec<AddressPool> {
+        self.pools.all().values().cloned().collect()
+    }
+
+    /// The `LoadBalancer` object of a Service.
+    pub fn balancer(&self, service: &ServiceKey) -> Option<&Arc<LoadBalancer>> {
+        self.balancers.get(&object_key(service))
+    }
+
+    /// All `LoadBalancer` objects, by the Service they are named as.
+    pub fn balancers(&self) -> impl Iterator<Item = (ServiceKey, &Arc<LoadBalancer>)> {
+        self.balancers
+            .all()
+            .iter()
+            .map(|(key, b)| (service_key(key), b))
+    }
+}
+
+fn remove_from<K: std::hash::Hash + Eq, V: Ord>(
+    map: &mut HashMap<K, BTreeSet<V>>,
+    key: &K,
+    value: &V,
+) {
+    if let Some(set) = map.get_mut(key) {
+        set.remove(value);
+        if set.is_empty() {
+            map.remove(key);
+        }
+    }
+}
+
+fn object_key(key: &ServiceKey) -> ObjectKey {
+    ObjectKey {
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+    }
+}
+
+fn service_key(key: &ObjectKey) -> ServiceKey {
+    ServiceKey::new(&key.namespace, &key.name)
+}
+
+fn known_service(service: &Service) -> Option<KnownService> {
+    let status = service.status.as_ref();
+    let conditions = status
+        .and_then(|s| s.conditions.clone())
+        .unwrap_or_default();
+    match ServiceSpec::read(service) {
+        Ok((spec, problems)) => {
+            for problem in problems {
+                tracing::warn!(%problem, "a field of a Service was left out");
+            }
+            Some(KnownService {
+                spec: Arc::new(spec),
+                conditions,
+            })
+        }
+        Err(problem) => {
+            tracing::warn!(%problem, "a Service was left out");
+            None
+        }
+    }
+}
+
+fn known_slice(slice: &EndpointSlice) -> Option<Slice> {
+    let (slice, problems) = Slice::read(slice)
+        .inspect_err(|problem| tracing::debug!(%problem, "an EndpointSlice was left out"))
+        .ok()?;
+    for problem in problems {
+        tracing::warn!(%problem, "a part of an EndpointSlice was left out");
+    }
+    Some(slice)
+}
+
+fn known_pod(pod: &Pod) -> Option<KnownPod> {
+    let uid = pod.metadata.uid.as_deref()?.into();
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|s| s.phase.as_deref());
+    let ended = matches!(phase, Some("Succeeded" | "Failed"));
+    let host = pod
+        .spec
+        .as_ref()
+        .and_then(|s| s.host_network)
+        .unwrap_or(false);
+    let listed = status
+        .and_then(|s| s.pod_ips.as_deref())
+        .unwrap_or_default();
+    let addresses = listed
+        .iter()
+        .filter(|_| !host)
+        .filter_map(|ip| ip.ip.parse().ok())
+        .collect();
+    let life = match &pod.metadata.deletion_timestamp {
+        _ if ended => PodLife::Ended,
+        Some(deadline) => {
+            // The stamp is when the grace period ends; deletion was asked for that much earlier.
+            let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
+            let grace = Duration::from_secs(grace.try_into().unwrap_or(0));
+            PodLife::Terminating(Time::from(deadline) - grace)
+        }
+        None => PodLife::Running,
+    };
+    Some(KnownPod {
+        uid,
+        addresses,
+        life,
+    })
+}

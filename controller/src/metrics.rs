@@ -1,0 +1,89 @@
+//! The controller's metrics (C-110). Label values come from fixed lists only (C-112).
+
+use onehop_runtime::metrics::Metrics;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+
+/// Handles of all metrics.
+#[derive(Clone, Debug, Default)]
+pub struct Measures {
+    /// Cloud calls that change something, by operation and how they ended.
+    pub calls: Family<Call, Counter>,
+    /// Lanes that failed.
+    pub lane_failures: Family<LaneFailure, Counter>,
+    /// Passes over shards.
+    pub passes: Counter,
+    /// Shards that are due or will be.
+    pub queue: Gauge,
+    /// Addresses given to Services.
+    pub addresses: Gauge,
+    /// Shards in the cloud whose Service is gone, kept until deletion is allowed (C-123).
+    pub orphans: Gauge,
+    /// Mass-removal checks raised (K-33).
+    pub mass_removals: Counter,
+    /// Failed writes to the API server.
+    pub write_failures: Counter,
+}
+
+/// Labels of a cloud call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Call {
+    /// Operation.
+    pub operation: &'static str,
+    /// `ok`, `already-so`, or the class of the error.
+    pub result: &'static str,
+}
+
+/// Labels of a failed lane.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct LaneFailure {
+    /// Lane.
+    pub lane: &'static str,
+    /// Class of the error.
+    pub class: &'static str,
+}
+
+impl Measures {
+    /// Registers all of them as `onehop_*`.
+    pub fn new(metrics: &Metrics) -> Self {
+        let new = Self::default();
+        metrics.register(|registry| {
+            let r = registry.sub_registry_with_prefix("onehop");
+            r.register(
+                "cloud_calls",
+                "Cloud calls that change something",
+                new.calls.clone(),
+            );
+            r.register(
+                "lane_failures",
+                "Lanes that failed",
+                new.lane_failures.clone(),
+            );
+            r.register("passes", "Passes over shards", new.passes.clone());
+            r.register("queue_depth", "Shards in the queue", new.queue.clone());
+            r.register(
+                "addresses_in_use",
+                "Addresses given to Services",
+                new.addresses.clone(),
+            );
+            r.register(
+                "orphans",
+                "Cloud objects of ours without a Service",
+                new.orphans.clone(),
+            );
+            r.register(
+                "mass_removal_checks",
+                "Checks raised",
+                new.mass_removals.clone(),
+            );
+            r.register(
+                "api_write_failures",
+                "Failed API writes",
+                new.write_failures.clone(),
+            );
+        });
+        new
+    }
+}

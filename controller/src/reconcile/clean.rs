@@ -1,0 +1,108 @@
+//! The end of a Service for us: nothing of it is left in the cloud, so its address, its object and our
+//! finalizer go, in this order.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use onehop_core::crd::{LoadBalancer, SERVICE_FINALIZER};
+use onehop_core::id::{ServiceKey, ServiceUid};
+use onehop_core::time::Time;
+
+use super::lanes::Mark;
+use super::memory::Memory;
+use super::pass::Case;
+use super::{Reconciler, lock};
+use crate::events::News;
+use crate::plan::Provider;
+use crate::writes::WriteError;
+
+impl<P: Provider> Reconciler<P> {
+    /// Finishes what is leaving, once the cloud has nothing of it. A look counts only if no call was
+    /// under way when it began: a create may have ended just after it.
+    pub(super) async fn clean_up(
+        &self,
+        cases: &[Case],
+        mark: &Mark,
+        seen: &P::Observed,
+        memory: &mut Memory<P>,
+    ) -> Option<Time> {
+        let mut left = false;
+        for case in cases {
+            let (key, gone) = match case {
+                Case::Leaving(service, _) => (&service.spec.key, true),
+                Case::Absent(key, _) => (key, true),
+                Case::Ours(wanted) => (&wanted.service.spec.key, false),
+                Case::Foreign => continue,
+            };
+            if !gone || !mark.is_quiet() || !self.provider.is_gone(key, seen) {
+                left = true;
+                continue;
+            }
+            if let Err(error) = self.finish(case).await {
+                return Some(self.write_failed(&error));
+            }
+        }
+        if !left {
+            self.forget(memory);
+        }
+        None
+    }
+
+    async fn finish(&self, case: &Case) -> Result<(), WriteError> {
+        match case {
+            Case::Leaving(service, object) => {
+                let spec = &service.spec;
+                self.release(&spec.key, &spec.uid, object.as_ref()).await?;
+                if spec.finalizers.iter().any(|f| f == SERVICE_FINALIZER) {
+                    self.writer.remove_finalizer(spec).await?;
+                }
+                let message = "Deleted load balancer";
+                self.events
+                    .publish(spec, News::Normal, "DeletedLoadBalancer", message);
+            }
+            Case::Absent(key, Some(object)) => {
+                self.release(key, &object.spec.service_uid, Some(object))
+                    .await?;
+            }
+            Case::Absent(..) | Case::Ours(_) | Case::Foreign => {}
+        }
+        Ok(())
+    }
+
+    async fn release(
+        &self,
+        key: &ServiceKey,
+        uid: &ServiceUid,
+        object: Option<&Arc<LoadBalancer>>,
+    ) -> Result<(), WriteError> {
+        {
+            let mut book = lock(&self.book);
+            book.release(key, uid);
+            self.measures
+                .addresses
+                .set(i64::try_from(book.in_use()).unwrap_or(i64::MAX));
+        }
+        if let Some(object) = object {
+            self.writer.release_balancer(object).await?;
+        }
+        // A freed address may be what others wait for (C-23).
+        let waiting: Vec<ServiceKey> = {
+            let index = lock(&self.index);
+            let waiting = index.services().filter(|s| s.spec.ingress.is_empty());
+            waiting.map(|s| s.spec.key.clone()).collect()
+        };
+        for service in waiting {
+            self.touch_service(&service);
+        }
+        Ok(())
+    }
+
+    /// Forgets a shard.
+    pub(super) fn forget(&self, memory: &mut Memory<P>) {
+        let mut index = lock(&self.index);
+        for (key, of) in &memory.services {
+            index.set_interest(key, &of.interest, &BTreeSet::new());
+        }
+        *memory = Memory::default();
+    }
+}

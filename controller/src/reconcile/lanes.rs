@@ -1,0 +1,233 @@
+//! The lanes of one shard: which run, which wait after a failure, and how a lane's groups are run.
+//!
+//! At most one task per lane and shard. A pass may start a lane only on what it saw after the lane's
+//! last task had ended, so that no call is made twice (I6).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use onehop_core::time::Time;
+use onehop_runtime::backoff::{Backoff, Policy};
+use rand::rngs::SmallRng;
+
+use crate::cloud::{Class, CloudError};
+use crate::lease::Fence;
+use crate::metrics::{Call, Measures};
+use crate::plan::{Effect, Group, Lane, Provider, Step};
+
+/// State of all lanes of a shard.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    lanes: BTreeMap<Lane, LaneState>,
+    /// Looks at the cloud that fail.
+    look: Option<Failure>,
+}
+
+#[derive(Debug, Default)]
+struct LaneState {
+    running: bool,
+    /// Counts tasks that have ended.
+    ended: u64,
+    failure: Option<Failure>,
+}
+
+/// A lane that failed and has not succeeded since.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) error: CloudError,
+    pub(super) since: Time,
+    pub(super) next_try: Time,
+    backoff: Backoff,
+}
+
+impl Failure {
+    /// The failure that follows another one, if there was one.
+    fn after(before: Option<Self>, error: CloudError, now: Time, rng: &mut SmallRng) -> Self {
+        let (since, mut backoff) = match before {
+            Some(old) => (old.since, old.backoff),
+            None => (now, Policy::RETRY.start(rng)),
+        };
+        let delay = error
+            .retry_after
+            .unwrap_or_default()
+            .max(backoff.next_delay());
+        Self {
+            error,
+            since,
+            next_try: now + delay,
+            backoff,
+        }
+    }
+}
+
+/// What the lanes were like before a look at the cloud.
+#[derive(Clone, Debug)]
+pub(super) struct Mark(BTreeMap<Lane, Option<u64>>);
+
+impl Mark {
+    /// Whether no task ran then.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.0.values().all(Option::is_some)
+    }
+}
+
+impl Lanes {
+    /// To be taken before a look at the cloud.
+    pub(super) fn mark(&self) -> Mark {
+        let one = |lane| {
+            let state = self.lanes.get(&lane);
+            let running = state.is_some_and(|s| s.running);
+            (lane, (!running).then(|| state.map_or(0, |s| s.ended)))
+        };
+        Mark(Lane::ALL.into_iter().map(one).collect())
+    }
+
+    /// Takes the lane for a task, if what was seen since `mark` is still true of it and no failure
+    /// makes it wait.
+    pub(super) fn take(&mut self, lane: Lane, mark: &Mark, now: Time) -> bool {
+        let state = self.lanes.entry(lane).or_default();
+        let fresh = mark.0.get(&lane).copied().flatten() == Some(state.ended) && !state.running;
+        let waits = state.failure.as_ref().is_some_and(|f| f.next_try > now);
+        if fresh && !waits {
+            state.running = true;
+        }
+        fresh && !waits
+    }
+
+    /// The lane's task has ended.
+    pub(super) fn ended(
+        &mut self,
+        lane: Lane,
+        result: Result<(), CloudError>,
+        now: Time,
+        rng: &mut SmallRng,
+    ) {
+        let state = self.lanes.entry(lane).or_default();
+        state.running = false;
+        state.ended += 1;
+        let Err(error) = result else {
+            state.failure = None;
+            return;
+        };
+        state.failure = Some(Failure::after(state.failure.take(), error, now, rng));
+    }
+
+    /// A look at the cloud has failed; the answer is when to look again.
+    pub(super) fn look_failed(&mut self, error: CloudError, now: Time, rng: &mut SmallRng) -> Time {
+        let failure = Failure::after(self.look.take(), error, now, rng);
+        let next_try = failure.next_try;
+        self.look = Some(failure);
+        next_try
+    }
+
+    /// A look at the cloud has succeeded.
+    pub(super) fn looked(&mut self) {
+        self.look = None;
+    }
+
+    /// The lane has nothing to do: what failed is no longer wanted or was done by other means.
+    pub(super) fn idle(&mut self, lane: Lane) {
+        if let Some(state) = self.lanes.get_mut(&lane).filter(|s| !s.running) {
+            state.failure = None;
+        }
+    }
+
+    /// What was asked for has changed: try again at once.
+    pub(super) fn forgive(&mut self) {
+        for failure in self.lanes.values_mut().filter_map(|s| s.failure.as_mut()) {
+            failure.next_try = Time::EPOCH;
+        }
+    }
+
+    /// The failure to show: that of the lane that matters most.
+    pub(super) fn failure(&self) -> Option<(&'static str, &Failure)> {
+        let look = self.look.as_ref().map(|failure| ("look", failure));
+        let lane = |lane: Lane| Some((lane.as_str(), self.lanes.get(&lane)?.failure.as_ref()?));
+        look.or_else(|| Lane::ALL.into_iter().find_map(lane))
+    }
+
+    /// When the next lane may be tried again.
+    pub(super) fn next_try(&self) -> Option<Time> {
+        self.lanes
+            .values()
+            .filter_map(|s| Some(s.failure.as_ref()?.next_try))
+            .min()
+    }
+}
+
+/// Runs the groups of one lane: those of one subject one after the other, others side by side. A
+/// failure stops the rest of its group and the groups after it; the first one is the answer.
+pub(super) async fn run<P: Provider>(
+    provider: &P,
+    groups: Vec<Group<P::Step>>,
+    fence: &Fence,
+    measures: &Measures,
+) -> Result<(), CloudError> {
+    let mut waiting = groups;
+    let mut done = BTreeSet::new();
+    let mut busy = BTreeSet::new();
+    let mut first_error = None;
+    let mut tasks = FuturesUnordered::new();
+    loop {
+        let mut held = Vec::new();
+        for group in waiting {
+            if group.after.iter().all(|id| done.contains(id)) && !busy.contains(&group.subject) {
+                busy.insert(group.subject.clone());
+                tasks.push(async move {
+                    let result = run_group(provider, &group, fence, measures).await;
+                    (group.id, group.subject, result)
+                });
+            } else {
+                held.push(group);
+            }
+        }
+        waiting = held;
+        let Some((id, subject, result)) = tasks.next().await else {
+            break;
+        };
+        busy.remove(&subject);
+        match result {
+            Ok(()) => {
+                done.insert(id);
+            }
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    first_error.map_or(Ok(()), Err)
+}
+
+async fn run_group<P: Provider>(
+    provider: &P,
+    group: &Group<P::Step>,
+    fence: &Fence,
+    measures: &Measures,
+) -> Result<(), CloudError> {
+    for step in &group.steps {
+        let result = provider.execute(step, fence).await;
+        let word = match &result {
+            Ok(Effect::Changed) => "ok",
+            Ok(Effect::AlreadySo) => "already-so",
+            Err(error) => error.class.as_str(),
+        };
+        measures
+            .calls
+            .get_or_create(&Call {
+                operation: step.verb(),
+                result: word,
+            })
+            .inc();
+        match result {
+            Ok(_) => tracing::info!(lane = group.lane.as_str(), %step, result = word, "cloud call"),
+            Err(error) => {
+                if error.class != Class::Fenced {
+                    tracing::warn!(lane = group.lane.as_str(), %step, %error, "cloud call failed");
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! What is remembered of a shard between two passes. All of it can be lost without harm: after a
+//! restart it is found again in the cloud and in the objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use onehop_core::crd::LoadBalancerSpec;
+use onehop_core::id::ServiceKey;
+use onehop_core::time::Time;
+
+use crate::events::Said;
+use crate::plan::Provider;
+use crate::plan::membership::View;
+use crate::snapshot::Remembered;
+
+/// Memory of one shard.
+pub(super) struct Memory<P: Provider> {
+    /// The last look.
+    pub(super) seen: Option<P::Observed>,
+    /// When everything was looked at last; none when something of the shape was left to do then.
+    pub(super) settled_at: Option<Time>,
+    /// What its Services wanted then.
+    pub(super) wanted: BTreeMap<ServiceKey, (LoadBalancerSpec, Vec<IpAddr>)>,
+    /// What is remembered of each Service.
+    pub(super) services: BTreeMap<ServiceKey, OfService>,
+    /// Since when a mass removal waits (K-33).
+    pub(super) mass_since: Option<Time>,
+    /// Whether the endpoint list was confirmed since.
+    pub(super) view: View,
+}
+
+/// Memory of one Service.
+#[derive(Debug, Default)]
+pub(super) struct OfService {
+    /// The pod behind each address.
+    pub(super) remembered: Remembered,
+    /// Addresses whose pods concern it.
+    pub(super) interest: BTreeSet<IpAddr>,
+    /// When counts were written last (K-10).
+    pub(super) counts_at: Option<Time>,
+    /// What was said about it.
+    pub(super) said: Said,
+}
+
+impl<P: Provider> Default for Memory<P> {
+    fn default() -> Self {
+        Self {
+            seen: None,
+            settled_at: None,
+            wanted: BTreeMap::new(),
+            services: BTreeMap::new(),
+            mass_since: None,
+            view: View::Watched,
+        }
+    }
+}
+
+impl<P: Provider> Memory<P> {
+    /// Whether nothing is remembered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.seen.is_none() && self.services.is_empty()
+    }
+}

@@ -1,0 +1,327 @@
+//! The reconciler: a queue of shards, a bounded number of passes side by side, lanes that run on.
+//!
+//! A pass (`pass`) looks at the cloud, plans, starts lanes and says how things stand; it decides nothing
+//! that is not decided in pure code. Nothing starts before every cache is full and everything of ours in
+//! the cloud was listed (I1, I6).
+
+mod clean;
+mod lanes;
+mod memory;
+mod pass;
+mod queue;
+mod say;
+mod second_look;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kube::Client;
+use onehop_core::id::ServiceKey;
+use onehop_core::time::Time;
+use onehop_runtime::backoff::Policy;
+use onehop_runtime::clock::Clock;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::lanes::Lanes;
+use self::memory::Memory;
+use self::queue::Queue;
+use crate::cloud::AddressBook;
+use crate::cloud::local::address::Holder;
+use crate::events::Publisher;
+use crate::index::{Index, Touched};
+use crate::lease::Fence;
+use crate::metrics::Measures;
+use crate::plan::{Existing, Provider};
+use crate::snapshot::{Claim, Standing};
+use crate::writes::Writer;
+
+/// How the reconciler behaves.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which Services are ours.
+    pub claim: Claim,
+    /// Passes side by side.
+    pub workers: usize,
+    /// Between two full looks at a shard that is at rest, for drift.
+    pub sweep: Duration,
+    /// How long an unexplained mass removal waits for its second look (K-33).
+    pub second_look: Duration,
+    /// What to do with cloud objects of ours whose Service is gone (C-123).
+    pub orphans: Orphans,
+}
+
+/// What to do with cloud objects of ours whose Service is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orphans {
+    /// Report them.
+    Report,
+    /// Delete them.
+    Delete,
+}
+
+/// Everything passes share.
+pub struct Reconciler<P: Provider> {
+    provider: P,
+    client: Client,
+    clock: Clock,
+    fence: Fence,
+    settings: Settings,
+    writer: Writer,
+    events: Publisher,
+    measures: Measures,
+    index: Mutex<Index>,
+    book: Mutex<AddressBook>,
+    queue: Mutex<Queue<P::Shard>>,
+    lanes: Mutex<HashMap<P::Shard, Arc<Mutex<Lanes>>>>,
+    memory: Mutex<HashMap<P::Shard, Memory<P>>>,
+    orphans: Mutex<std::collections::BTreeSet<P::Shard>>,
+    rng: Mutex<SmallRng>,
+    wake: Notify,
+    synced: Notify,
+}
+
+/// What the reconciler is made of.
+pub struct Parts<P> {
+    /// The cloud.
+    pub provider: P,
+    /// The API server.
+    pub client: Client,
+    /// The time.
+    pub clock: Clock,
+    /// The right to write.
+    pub fence: Fence,
+    /// Events.
+    pub events: Publisher,
+    /// Metrics.
+    pub measures: Measures,
+    /// For jitter.
+    pub rng: SmallRng,
+}
+
+/// Locks; what a panicking thread left behind is whole, since no critical section can panic half-way.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<P: Provider> Reconciler<P> {
+    /// A reconciler that has yet to be run.
+    pub fn new(parts: Parts<P>, settings: Settings) -> Arc<Self> {
+        let install = &settings.claim.install;
+        Arc::new(Self {
+            writer: Writer::new(parts.client.clone(), parts.fence.clone(), install),
+            provider: parts.provider,
+            client: parts.client,
+            clock: parts.clock,
+            fence: parts.fence,
+            settings,
+            events: parts.events,
+            measures: parts.measures,
+            index: Mutex::default(),
+            book: Mutex::default(),
+            queue: Mutex::default(),
+            lanes: Mutex::default(),
+            memory: Mutex::default(),
+            orphans: Mutex::default(),
+            rng: Mutex::new(parts.rng),
+            wake: Notify::new(),
+            synced: Notify::new(),
+        })
+    }
+
+    /// Takes in what a watch has shown.
+    pub fn take_in(&self, change: impl FnOnce(&mut Index) -> Touched) {
+        let (touched, synced) = {
+            let mut index = lock(&self.index);
+            let touched = change(&mut index);
+            let services = match touched {
+                Touched::Services(services) => services,
+                Touched::All => self.concerned(&index),
+            };
+            (services, index.is_synced())
+        };
+        if synced {
+            self.synced.notify_one();
+        }
+        for service in touched {
+            self.touch_service(&service);
+        }
+    }
+
+    /// Runs until `stop`; `ready` is called once writing may begin.
+    pub async fn run(self: &Arc<Self>, stop: &CancellationToken, ready: impl FnOnce()) {
+        let started = async {
+            while !lock(&self.index).is_synced() {
+                self.synced.notified().await;
+            }
+            self.restore(self.list_everything().await);
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = started => {}
+        }
+        ready();
+        self.drive(stop).await;
+    }
+
+    /// Lists everything of ours in the cloud, for as long as it takes.
+    async fn list_everything(&self) -> Vec<Existing<P::Shard>> {
+        let mut backoff = Policy::RETRY.start(&mut lock(&self.rng));
+        loop {
+            match self.provider.inventory().await {
+                Ok(existing) => return existing,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot list what is in the cloud, trying again");
+                    self.clock.sleep(backoff.next_delay()).await;
+                }
+            }
+        }
+    }
+
+    /// Notes every address in use before the first new one is given (C-25), and queues every shard.
+    fn restore(&self, existing: Vec<Existing<P::Shard>>) {
+        let index = lock(&self.index);
+        let mut book = lock(&self.book);
+        let mut restore = |address, service: &ServiceKey, uid| {
+            let holder = Holder {
+                service: service.clone(),
+                uid,
+            };
+            if let Err(other) = book.restore(address, holder) {
+                tracing::error!(%address, %service, holder = %other.service, "address held twice");
+            }
+        };
+        // What the cloud has is true; statuses may be old.
+        for entry in &existing {
+            for address in &entry.addresses {
+                restore(*address, &entry.service, entry.uid.clone());
+            }
+        }
+        for service in index.services() {
+            let spec = &service.spec;
+            let object = index.balancer(&spec.key).map(AsRef::as_ref);
+            if self.settings.claim.standing(spec, object) == Standing::Foreign {
+                continue;
+            }
+            for address in spec.ingress.iter().filter_map(|i| i.address) {
+                restore(address, &spec.key, spec.uid.clone());
+            }
+        }
+        for (key, object) in index
+            .balancers()
+            .filter(|(_, o)| self.settings.claim.made(o))
+        {
+            let status = object.status.as_ref();
+            for address in status
+                .into_iter()
+                .flat_map(|s| &s.addresses)
+                .filter_map(|a| a.ip)
+            {
+                restore(address, &key, object.spec.service_uid.clone());
+            }
+        }
+        self.measures
+            .addresses
+            .set(i64::try_from(book.in_use()).unwrap_or(i64::MAX));
+        let concerned = self.concerned(&index);
+        drop((index, book));
+        for entry in existing {
+            self.touch(&entry.shard);
+        }
+        for service in concerned {
+            self.touch_service(&service);
+        }
+    }
+
+    /// Every Service that is ours, was ours, or has an object of ours.
+    fn concerned(&self, index: &Index) -> Vec<ServiceKey> {
+        let claim = &self.settings.claim;
+        let services = index.services().filter(|service| {
+            let object = index.balancer(&service.spec.key).map(AsRef::as_ref);
+            claim.standing(&service.spec, object) != Standing::Foreign
+        });
+        let objects = index.balancers().filter(|(_, object)| claim.made(object));
+        let mut keys: Vec<_> = services.map(|s| s.spec.key.clone()).collect();
+        keys.extend(objects.map(|(key, _)| key));
+        keys
+    }
+
+    fn touch_service(&self, service: &ServiceKey) {
+        for shard in self.provider.shards(service) {
+            self.touch(&shard);
+        }
+    }
+
+    fn touch(&self, shard: &P::Shard) {
+        lock(&self.queue).touch(shard, self.clock.now());
+        self.wake.notify_one();
+    }
+
+    async fn drive(self: &Arc<Self>, stop: &CancellationToken) {
+        let mut passes = JoinSet::new();
+        loop {
+            while passes.len() < self.settings.workers {
+                let Some(shard) = lock(&self.queue).pop(self.clock.now()) else {
+                    break;
+                };
+                let this = Arc::clone(self);
+                passes.spawn(async move { this.one_pass(shard).await });
+            }
+            let next = lock(&self.queue).next_due();
+            let full = passes.len() >= self.settings.workers;
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(_) = passes.join_next(), if !passes.is_empty() => {}
+                () = self.wake.notified(), if !full => {}
+                () = self.until(next), if !full => {}
+            }
+            let depth = lock(&self.queue).depth();
+            self.measures
+                .queue
+                .set(i64::try_from(depth).unwrap_or(i64::MAX));
+        }
+        // The fence is down by now: passes end at their next call.
+        while passes.join_next().await.is_some() {}
+    }
+
+    async fn until(&self, next: Option<Time>) {
+        match next {
+            Some(at) => self.clock.sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn one_pass(self: &Arc<Self>, shard: P::Shard) {
+        let start = self.clock.now();
+        let mut memory = lock(&self.memory).remove(&shard).unwrap_or_default();
+        let again = self.pass(&shard, &mut memory).await;
+        self.measures.passes.inc();
+        let now = self.clock.now();
+        let mut queue = lock(&self.queue);
+        queue.finished(&shard, now, now.since(start), again);
+        if again.is_some() || !memory.is_empty() {
+            lock(&self.memory).insert(shard, memory);
+        } else {
+            queue.forget(&shard);
+            lock(&self.lanes).remove(&shard);
+        }
+    }
+
+    fn lanes_of(&self, shard: &P::Shard) -> Arc<Mutex<Lanes>> {
+        Arc::clone(lock(&self.lanes).entry(shard.clone()).or_default())
+    }
+
+    /// The time of the next slow look, jittered so that shards spread.
+    fn next_sweep(&self, now: Time) -> Time {
+        let factor = lock(&self.rng).random_range(0.75..1.25);
+        now + self.settings.sweep.mul_f64(factor)
+    }
+
+    fn fork_rng(&self) -> SmallRng {
+        SmallRng::from_rng(&mut *lock(&self.rng))
+    }
+}

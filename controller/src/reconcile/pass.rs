@@ -1,0 +1,359 @@
+//! One pass over one shard: who wants what, a look at the cloud, a plan, lanes, and what to say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onehop_core::crd::{LoadBalancer, LoadBalancerSpec, SERVICE_FINALIZER};
+use onehop_core::id::ServiceKey;
+use onehop_core::time::Time;
+
+use super::lanes::{self, Mark};
+use super::memory::Memory;
+use super::{Orphans, Reconciler, lock};
+use crate::cloud::CloudError;
+use crate::index::KnownService;
+use crate::plan::{Depth, Intent, Lane, Look, Plan, Programmed, Provider, Refusal};
+use crate::snapshot::{self, Standing};
+use crate::writes::WriteError;
+
+/// How old a full look may be for a members-only one to be enough.
+const FULL_LOOK_LASTS: Duration = Duration::from_secs(30);
+/// Before a failed write to the API server is tried again.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
+
+/// A Service of the shard, and what is to become of it.
+pub(super) enum Case {
+    /// It is ours.
+    Ours(Box<Wanted>),
+    /// It was ours and is to be cleaned up after.
+    Leaving(KnownService, Option<Arc<LoadBalancer>>),
+    /// There is no such Service; an object of ours may be left.
+    Absent(ServiceKey, Option<Arc<LoadBalancer>>),
+    /// It is none of our business.
+    Foreign,
+}
+
+/// A Service of ours.
+pub(super) struct Wanted {
+    pub(super) service: KnownService,
+    pub(super) spec: Option<LoadBalancerSpec>,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) refusals: Vec<Refusal>,
+}
+
+impl Wanted {
+    /// Whether enough is known to plan for it. A Service that cannot be carried out is left exactly
+    /// as it is in the cloud: never does a mistake in an object tear anything down (I10).
+    fn plannable(&self) -> Option<&LoadBalancerSpec> {
+        self.spec.as_ref().filter(|_| !self.addresses.is_empty())
+    }
+}
+
+impl<P: Provider> Reconciler<P> {
+    /// Runs one pass; the answer is when the shard wants the next one.
+    pub(super) async fn pass(
+        self: &Arc<Self>,
+        shard: &P::Shard,
+        memory: &mut Memory<P>,
+    ) -> Option<Time> {
+        let cases: Vec<Case> = self
+            .provider
+            .services(shard)
+            .iter()
+            .map(|key| self.case(key))
+            .collect();
+        if cases.iter().all(|c| matches!(c, Case::Foreign)) {
+            self.forget(memory);
+            return None;
+        }
+        if let Err(error) = self.before_the_cloud(&cases).await {
+            return Some(self.write_failed(&error));
+        }
+        let lanes = self.lanes_of(shard);
+        let mark = lock(&lanes).mark();
+        if wanted(&cases).is_some_and(|wanted| wanted != memory.wanted) {
+            lock(&lanes).forgive();
+        }
+        let depth = self.depth(&cases, memory);
+        let look = Look {
+            depth,
+            last: memory.seen.as_ref(),
+        };
+        match self.provider.observe(shard, look).await {
+            Ok(seen) => {
+                lock(&lanes).looked();
+                memory.seen = Some(seen);
+            }
+            Err(error) => return self.look_failed(shard, &cases, memory, error).await,
+        }
+        let seen = memory.seen.clone()?;
+        let now = self.clock.now();
+        let intents = self.intents(&cases, &seen, memory);
+        let plan = self.plan(shard, &cases, &intents, &seen, now);
+        let shaped = plan.groups.iter().all(|g| g.lane == Lane::Members)
+            && intents.iter().all(|intent| {
+                self.provider.outcome(intent, &seen, now).programmed == Programmed::Yes
+            });
+        memory.settled_at = match (shaped, depth) {
+            (true, Depth::Full) => Some(now),
+            (true, Depth::Members) => memory.settled_at,
+            (false, _) => None,
+        };
+        memory.wanted = wanted(&cases).unwrap_or_default();
+        self.start_lanes(shard, &plan, &mark, now);
+        let next_try = lock(&lanes).next_try();
+        let looks = [
+            self.provider.next_look(shard, &intents, &seen, now),
+            next_try,
+            self.say(shard, &cases, &intents, memory).await,
+            self.second_look(&intents, &seen, memory).await,
+            self.clean_up(&cases, &mark, &seen, memory).await,
+            (!memory.is_empty()).then(|| self.next_sweep(now)),
+        ];
+        looks.into_iter().flatten().min()
+    }
+
+    /// The cloud does not answer: says so on the strength of the last look, and tries again.
+    async fn look_failed(
+        &self,
+        shard: &P::Shard,
+        cases: &[Case],
+        memory: &mut Memory<P>,
+        error: CloudError,
+    ) -> Option<Time> {
+        tracing::warn!(%shard, %error, "cannot look at the cloud, trying again");
+        let again = {
+            let mut rng = self.fork_rng();
+            let lanes = self.lanes_of(shard);
+            let now = self.clock.now();
+            lock(&lanes).look_failed(error, now, &mut rng)
+        };
+        let intents = match memory.seen.clone() {
+            Some(seen) => self.intents(cases, &seen, memory),
+            None => Vec::new(),
+        };
+        let said = self.say(shard, cases, &intents, memory).await;
+        [Some(again), said].into_iter().flatten().min()
+    }
+
+    fn case(&self, key: &ServiceKey) -> Case {
+        let (service, object, pools) = {
+            let index = lock(&self.index);
+            let object = index.balancer(key).cloned();
+            let object = object.filter(|o| self.settings.claim.made(o));
+            (index.service(key).cloned(), object, index.pools())
+        };
+        let Some(service) = service else {
+            return Case::Absent(key.clone(), object);
+        };
+        let claim = &self.settings.claim;
+        match claim.standing(&service.spec, object.as_deref()) {
+            Standing::Foreign => Case::Foreign,
+            Standing::Leaving => Case::Leaving(service, object),
+            Standing::Ours => {
+                let last_good = snapshot::last_good(claim, &service.spec, object.as_deref());
+                let resolution = self.provider.resolve(&service.spec, last_good);
+                let mut refusals = resolution.refusals;
+                let addresses = resolution.spec.as_ref().map_or_else(Vec::new, |spec| {
+                    let mut book = lock(&self.book);
+                    let placed = self.provider.place(&service.spec, spec, &pools, &mut book);
+                    self.measures
+                        .addresses
+                        .set(i64::try_from(book.in_use()).unwrap_or(i64::MAX));
+                    placed.unwrap_or_else(|refusal| {
+                        refusals.push(refusal);
+                        Vec::new()
+                    })
+                });
+                let spec = resolution.spec;
+                Case::Ours(Box::new(Wanted {
+                    service,
+                    spec,
+                    addresses,
+                    refusals,
+                }))
+            }
+        }
+    }
+
+    /// What has to be written before the cloud is touched: our finalizer on what is ours (K-03), and
+    /// no address on what is leaving (unpublish first).
+    async fn before_the_cloud(&self, cases: &[Case]) -> Result<(), WriteError> {
+        for case in cases {
+            match case {
+                Case::Ours(wanted) => {
+                    let spec = &wanted.service.spec;
+                    let there = spec.finalizers.iter().any(|f| f == SERVICE_FINALIZER);
+                    if !there && wanted.plannable().is_some() {
+                        self.writer.add_finalizer(spec).await?;
+                    }
+                }
+                Case::Leaving(service, _) => {
+                    let spec = &service.spec;
+                    let body = crate::status::service_status(spec, &service.conditions, &[], None);
+                    if let Some(body) = body {
+                        self.writer.service_status(&spec.key, &body).await?;
+                    }
+                }
+                Case::Absent(..) | Case::Foreign => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_failed(&self, error: &WriteError) -> Time {
+        self.measures.write_failures.inc();
+        if error.is_conflict() {
+            tracing::debug!(%error, "somebody was faster, trying again");
+        } else {
+            tracing::warn!(%error, "a write to the API server failed, trying again");
+        }
+        self.clock.now() + WRITE_AGAIN
+    }
+
+    /// Members only, if everything was looked at lately, nothing of the shape was left to do then and
+    /// nothing else is wanted now.
+    fn depth(&self, cases: &[Case], memory: &Memory<P>) -> Depth {
+        let now = self.clock.now();
+        let fresh = memory
+            .settled_at
+            .is_some_and(|at| now.since(at) < FULL_LOOK_LASTS);
+        if fresh && wanted(cases).as_ref() == Some(&memory.wanted) {
+            Depth::Members
+        } else {
+            Depth::Full
+        }
+    }
+
+    fn intents(&self, cases: &[Case], seen: &P::Observed, memory: &mut Memory<P>) -> Vec<Intent> {
+        let targets = self.provider.target_addresses(seen);
+        let mut index = lock(&self.index);
+        let mut intents = Vec::new();
+        for case in cases {
+            let Case::Ours(wanted) = case else { continue };
+            let key = &wanted.service.spec.key;
+            // The newest view: endpoints may have changed while the cloud was looked at.
+            let known = index.service(key).cloned();
+            let service = &known.as_ref().unwrap_or(&wanted.service).spec;
+            let of = memory.services.entry(key.clone()).or_default();
+            snapshot::remember(&index, key, &mut of.remembered);
+            let endpoints: BTreeSet<IpAddr> = index
+                .endpoints(key)
+                .iter()
+                .map(|(_, e)| e.address)
+                .collect();
+            let interest: BTreeSet<IpAddr> = endpoints.union(&targets).copied().collect();
+            index.set_interest(key, &of.interest, &interest);
+            of.remembered
+                .retain(|address, _| interest.contains(address));
+            of.interest = interest;
+            let Some(spec) = wanted.plannable() else {
+                continue;
+            };
+            let departed: BTreeSet<IpAddr> = targets.difference(&endpoints).copied().collect();
+            intents.push(Intent {
+                service: key.clone(),
+                uid: service.uid.clone(),
+                spec: spec.clone(),
+                addresses: wanted.addresses.clone(),
+                members: snapshot::members(&index, service),
+                departed: snapshot::departed(&index, service, &of.remembered, &departed),
+                view: memory.view,
+            });
+        }
+        intents
+    }
+
+    fn plan(
+        &self,
+        shard: &P::Shard,
+        cases: &[Case],
+        intents: &[Intent],
+        seen: &P::Observed,
+        now: Time,
+    ) -> Plan<P::Step> {
+        let may_plan = cases.iter().all(|case| match case {
+            Case::Ours(wanted) => wanted.plannable().is_some(),
+            Case::Leaving(..) | Case::Absent(_, Some(_)) => true,
+            Case::Absent(key, None) => self.may_delete_orphan(shard, key, seen),
+            Case::Foreign => false,
+        });
+        if !may_plan {
+            return Plan::default();
+        }
+        self.provider.plan(shard, intents, seen, now)
+    }
+
+    /// Cloud objects of ours whose Service is gone without having been cleaned up after (C-123).
+    fn may_delete_orphan(&self, shard: &P::Shard, key: &ServiceKey, seen: &P::Observed) -> bool {
+        let mut orphans = lock(&self.orphans);
+        let orphan = !self.provider.is_gone(key, seen);
+        let news = if orphan {
+            orphans.insert(shard.clone())
+        } else {
+            orphans.remove(shard)
+        };
+        if news && orphan {
+            tracing::warn!(%shard, service = %key, "cloud objects of ours without a Service");
+        }
+        self.measures
+            .orphans
+            .set(i64::try_from(orphans.len()).unwrap_or(i64::MAX));
+        self.settings.orphans == Orphans::Delete
+    }
+
+    fn start_lanes(
+        self: &Arc<Self>,
+        shard: &P::Shard,
+        plan: &Plan<P::Step>,
+        mark: &Mark,
+        now: Time,
+    ) {
+        for lane in Lane::ALL {
+            let shared = self.lanes_of(shard);
+            let groups = plan.runnable(lane);
+            if groups.is_empty() {
+                // Nothing wanted of the lane at all, not even later.
+                if plan.groups.iter().all(|g| g.lane != lane) {
+                    lock(&shared).idle(lane);
+                }
+                continue;
+            }
+            if !lock(&shared).take(lane, mark, now) {
+                continue;
+            }
+            let this = Arc::clone(self);
+            let shard = shard.clone();
+            tokio::spawn(async move {
+                let result = lanes::run(&this.provider, groups, &this.fence, &this.measures).await;
+                if let Err(error) = &result {
+                    let labels = crate::metrics::LaneFailure {
+                        lane: lane.as_str(),
+                        class: error.class.as_str(),
+                    };
+                    this.measures.lane_failures.get_or_create(&labels).inc();
+                }
+                let mut rng = this.fork_rng();
+                lock(&shared).ended(lane, result, this.clock.now(), &mut rng);
+                this.touch(&shard);
+            });
+        }
+    }
+}
+
+/// What the shard's Services want, unless one of them is leaving or cannot be planned for.
+fn wanted(cases: &[Case]) -> Option<BTreeMap<ServiceKey, (LoadBalancerSpec, Vec<IpAddr>)>> {
+    let one = |case: &Case| match case {
+        Case::Ours(wanted) => {
+            let spec = wanted.plannable()?.clone();
+            Some((
+                wanted.service.spec.key.clone(),
+                (spec, wanted.addresses.clone()),
+            ))
+        }
+        _ => None,
+    };
+    cases.iter().map(one).collect()
+}

@@ -1,0 +1,195 @@
+//! Saying how things stand: `LoadBalancer` object, Service status, events. Written only on difference.
+
+use std::sync::Arc;
+
+use onehop_core::crd::{LastError, LoadBalancer};
+use onehop_core::time::Time;
+use onehop_runtime::watch::Seen;
+
+use super::memory::{Memory, OfService};
+use super::pass::{Case, Wanted};
+use super::{Reconciler, lock};
+use crate::events::News;
+use crate::plan::{Intent, Outcome, Programmed, Provider};
+use crate::status::{self, COUNTS_EVERY, Difference, Facts};
+use crate::writes::WriteError;
+
+impl<P: Provider> Reconciler<P> {
+    /// Says everything about the shard's Services; the answer is when to come back for what waits.
+    pub(super) async fn say(
+        &self,
+        shard: &P::Shard,
+        cases: &[Case],
+        intents: &[Intent],
+        memory: &mut Memory<P>,
+    ) -> Option<Time> {
+        let now = self.clock.now();
+        let error = self.last_error(shard);
+        let mut again = None;
+        for case in cases {
+            let Case::Ours(wanted) = case else { continue };
+            let key = &wanted.service.spec.key;
+            let intent = intents.iter().find(|i| i.service == *key);
+            let outcome = intent
+                .zip(memory.seen.as_ref())
+                .map(|(intent, seen)| self.provider.outcome(intent, seen, now));
+            let of = memory.services.entry(key.clone()).or_default();
+            self.events_of(wanted, outcome.as_ref(), error.as_ref(), of);
+            let result = self
+                .write_one(wanted, outcome.as_ref(), error.clone(), of)
+                .await;
+            let next = result.unwrap_or_else(|error| Some(self.write_failed(&error)));
+            again = again.into_iter().chain(next).min();
+        }
+        again
+    }
+
+    fn last_error(&self, shard: &P::Shard) -> Option<LastError> {
+        let lanes = self.lanes_of(shard);
+        let lanes = lock(&lanes);
+        let (part, failure) = lanes.failure()?;
+        Some(LastError {
+            part: part.to_owned(),
+            class: failure.error.class.as_str().to_owned(),
+            message: failure.error.to_string(),
+            since: failure.since,
+            next_try: failure.next_try,
+        })
+    }
+
+    async fn write_one(
+        &self,
+        wanted: &Wanted,
+        outcome: Option<&Outcome>,
+        error: Option<LastError>,
+        of: &mut OfService,
+    ) -> Result<Option<Time>, WriteError> {
+        let now = self.clock.now();
+        let key = &wanted.service.spec.key;
+        // The newest view: the finalizer was perhaps added a moment ago.
+        let known = lock(&self.index).service(key).cloned();
+        let service = known.as_ref().unwrap_or(&wanted.service);
+        let facts = Facts {
+            service: &service.spec,
+            spec: wanted.spec.as_ref(),
+            refusals: &wanted.refusals,
+            outcome,
+            error,
+        };
+        let again = self.write_object(wanted, &facts, of, now).await?;
+        let condition = facts.service_condition(&service.conditions, now);
+        let ingress = facts.ingress();
+        let conditions = &service.conditions;
+        let body = status::service_status(&service.spec, conditions, &ingress, Some(condition));
+        if let Some(body) = body {
+            let written = self.writer.service_status(key, &body).await?;
+            self.take_in(|index| index.on_service(Seen::Applied(written)));
+            if service.spec.ingress.is_empty() && !ingress.is_empty() {
+                let list: Vec<_> = ingress.iter().map(ToString::to_string).collect();
+                let message = format!("Ensured load balancer: {}", list.join(", "));
+                self.events
+                    .publish(&service.spec, News::Normal, "EnsuredLoadBalancer", &message);
+            }
+        }
+        Ok(again)
+    }
+
+    async fn write_object(
+        &self,
+        wanted: &Wanted,
+        facts: &Facts<'_>,
+        of: &mut OfService,
+        now: Time,
+    ) -> Result<Option<Time>, WriteError> {
+        let Some(spec) = facts.spec else {
+            return Ok(None);
+        };
+        let Some(object) = self.ensure_object(wanted, facts, spec).await? else {
+            return Ok(None);
+        };
+        let status = facts.balancer_status(object.status.as_ref(), now);
+        let due = match status::difference(object.status.as_ref(), &status) {
+            Difference::None => return Ok(None),
+            Difference::Content => now,
+            Difference::Counts => of.counts_at.map_or(now, |at| at + COUNTS_EVERY),
+        };
+        if due > now {
+            return Ok(Some(due));
+        }
+        let written = self.writer.balancer_status(&object, &status).await?;
+        self.take_in(|index| index.on_balancer(Seen::Applied(written)));
+        of.counts_at = Some(now);
+        Ok(None)
+    }
+
+    /// The `LoadBalancer` object as it should be, status apart; `None` while it cannot be ours.
+    async fn ensure_object(
+        &self,
+        wanted: &Wanted,
+        facts: &Facts<'_>,
+        spec: &onehop_core::crd::LoadBalancerSpec,
+    ) -> Result<Option<Arc<LoadBalancer>>, WriteError> {
+        let key = &facts.service.key;
+        let there = lock(&self.index).balancer(key).cloned();
+        if let Some(foreign) = there.as_ref().filter(|o| !self.settings.claim.made(o)) {
+            let name = foreign.metadata.name.as_deref();
+            tracing::warn!(service = %key, name, "a LoadBalancer of another install is in the way");
+            return Ok(None);
+        }
+        let object = status::balancer_object(&self.settings.claim.install, facts.service, spec);
+        match there {
+            // Somebody deletes it: let it go, the next pass makes a new one.
+            Some(there) if there.metadata.deletion_timestamp.is_some() => {
+                self.writer.release_balancer(&there).await?;
+                Ok(None)
+            }
+            Some(there) if status::same_object(&there, &object) => Ok(Some(there)),
+            _ if wanted.service.spec.deleted.is_some() => Ok(None),
+            _ => {
+                let written = self.writer.balancer(&object).await?;
+                self.take_in(|index| index.on_balancer(Seen::Applied(written.clone())));
+                Ok(Some(Arc::new(written)))
+            }
+        }
+    }
+
+    fn events_of(
+        &self,
+        wanted: &Wanted,
+        outcome: Option<&Outcome>,
+        error: Option<&LastError>,
+        of: &mut OfService,
+    ) {
+        let service = &wanted.service.spec;
+        for refusal in &wanted.refusals {
+            if of.said.is_news(refusal.reason, &refusal.message) {
+                self.events
+                    .publish(service, News::Warning, refusal.reason, &refusal.message);
+            }
+        }
+        let fresh = service.ingress.is_empty() && outcome.is_some();
+        if fresh && !wanted.addresses.is_empty() {
+            let list: Vec<_> = wanted.addresses.iter().map(ToString::to_string).collect();
+            let message = format!("Assigned {}", list.join(", "));
+            if of.said.is_news("IPAllocated", &message) {
+                self.events
+                    .publish(service, News::Normal, "IPAllocated", &message);
+            }
+        }
+        match error {
+            Some(error) if of.said.is_news("SyncLoadBalancerFailed", &error.message) => {
+                let message = format!("{}: {}", error.part, error.message);
+                self.events
+                    .publish(service, News::Warning, "SyncLoadBalancerFailed", &message);
+            }
+            Some(_) => {}
+            None => of.said.over("SyncLoadBalancerFailed"),
+        }
+        if let Some(Programmed::Failed(what)) = outcome.map(|o| &o.programmed)
+            && of.said.is_news("LoadBalancerFailed", what)
+        {
+            self.events
+                .publish(service, News::Warning, "LoadBalancerFailed", what);
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! From the stores to intents: one Service at a time, pure.
+//!
+//! Reads the [`Index`] and nothing else. What a Service wants (mode, health, options) is the
+//! provider's to resolve; who its targets are and how they stand is decided here, once for all clouds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use onehop_core::crd::{INSTALL_LABEL, LoadBalancer, LoadBalancerSpec, SERVICE_FINALIZER};
+use onehop_core::endpoint::{Endpoint, Endpoints};
+use onehop_core::id::{InstallId, IpFamily, NodeName, PodUid, PortKey, ServiceKey};
+use onehop_core::node::NodeView;
+use onehop_core::service::{ServiceKind, ServicePort, ServiceSpec, TrafficPolicy};
+
+use crate::index::{Index, PodLife};
+use crate::plan::membership::{Guard, Member, Owner, Serving, State, TargetKey};
+use crate::plan::{Members, PortMembers};
+
+/// Which Services are ours (K-01).
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Classes.
+    pub classes: BTreeSet<String>,
+    /// Services without a class.
+    pub classless: Classless,
+    /// This install.
+    pub install: InstallId,
+}
+
+/// What to do with Services without a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Classless {
+    /// Leave them alone.
+    Ignore,
+    /// They are ours.
+    Claim,
+}
+
+/// How a Service stands to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing to do with us, now or before (K-04, K-05).
+    Foreign,
+    /// Ours.
+    Ours,
+    /// Was ours and no longer is: deleted, another type, another class. Clean up.
+    Leaving,
+}
+
+impl Claim {
+    /// How a Service stands to us. A claim is lost only where our finalizer or a `LoadBalancer` object
+    /// of our install for its UID is there (K-04).
+    pub fn standing(&self, service: &ServiceSpec, object: Option<&LoadBalancer>) -> Standing {
+        let ours = service.kind == ServiceKind::LoadBalancer
+            && service.deleted.is_none()
+            && match &service.class {
+                Some(class) => self.classes.contains(class),
+                None => self.classless == Classless::Claim,
+            };
+        let was_ours = service.finalizers.iter().any(|f| f == SERVICE_FINALIZER)
+            || object.is_some_and(|o| self.made(o) && o.spec.service_uid == service.uid);
+        match (ours, was_ours) {
+            (true, _) => Standing::Ours,
+            (false, true) => Standing::Leaving,
+            (false, false) => Standing::Foreign,
+        }
+    }
+
+    /// Whether this install made the object.
+    pub fn made(&self, object: &LoadBalancer) -> bool {
+        let labels = object.metadata.labels.as_ref();
+        labels
+            .and_then(|l| l.get(INSTALL_LABEL))
+            .is_some_and(|id| id == self.install.as_str())
+    }
+}
+
+/// UIDs of the pods that had an address when they were endpoints of the Service.
+pub type Remembered = BTreeMap<IpAddr, PodUid>;
+
+/// Targets of every port, in both kinds.
+pub fn members(index: &Index, service: &ServiceSpec) -> BTreeMap<PortKey, PortMembers> {
+    let endpoints = index.endpoints(&service.key);
+    let going = going_nodes(index);
+    let ports = service.ports.iter().map(|port| {
+        let members = PortMembers {
+            pods: pods(index, service, port, &endpoints, &going),
+            nodes: nodes(index, service, port, &endpoints),
+        };
+        (port.key.clone(), members)
+    });
+    ports.collect()
+}
+
+/// The pod of each endpoint address, to tell later whether an address was given to another pod.
+pub fn remember(index: &Index, service: &ServiceKey, remembered: &mut Remembered) {
+    for (_, endpoint) in index.endpoints(service).iter() {
+        if let Some(pod) = &endpoint.pod {
+            remembered.insert(endpoint.address, pod.uid.clone());
+        }
+    }
+}
+
+/// What became of target addresses that no endpoint has.
+pub fn departed(
+    index: &Index,
+    service: &ServiceSpec,
+    remembered: &Remembered,
+    addresses: &BTreeSet<IpAddr>,
+) -> BTreeMap<IpAddr, (Owner, State)> {
+    let one = |address: &IpAddr| (*address, fate(index, service, remembered, *address));
+    addresses.iter().map(one).collect()
+}
+
+fn fate(
+    index: &Index,
+    service: &ServiceSpec,
+    remembered: &Remembered,
+    address: IpAddr,
+) -> (Owner, State) {
+    let known = remembered.get(&address);
+    let owner = known.map_or(Owner::Unknown, |uid| Owner::Pod(uid.clone()));
+    let now_there: Vec<_> = index
+        .pods_at(address)
+        .filter(|pod| pod.life != PodLife::Ended)
+        .collect();
+    let state = match known {
+        Some(uid) => match index.pod(uid).map(|pod| pod.life) {
+            Some(PodLife::Running) => State::Unexplained,
+            Some(PodLife::Terminating(since)) => State::Terminating {
+                serving: Serving::No,
+                since: Some(since),
+            },
+            Some(PodLife::Ended) | None if now_there.is_empty() => State::Gone,
+            Some(PodLife::Ended) | None => State::Reused,
+        },
+        // After a restart: whose target it was is not known.
+        None => match now_there.first().map(|pod| pod.life) {
+            Some(PodLife::Terminating(since)) => State::Terminating {
+                serving: Serving::No,
+                since: Some(since),
+            },
+            // With a selector targets are pods, and none has the address.
+            None if !service.selector.is_empty() => State::Gone,
+            _ => State::Unexplained,
+        },
+    };
+    (owner, state)
+}
+
+/// Pod targets of one port.
+fn pods(
+    index: &Index,
+    service: &ServiceSpec,
+    port: &ServicePort,
+    endpoints: &Endpoints,
+    going: &BTreeMap<NodeName, Going>,
+) -> Members {
+    let family = family(service);
+    let list = endpoints
+        .port(family, &port.key)
+        .iter()
+        .map(|endpoint| Member {
+            key: TargetKey {
+                address: endpoint.address,
+                port: endpoint.port,
+            },
+            owner: endpoint
+                .pod
+                .as_ref()
+                .map_or(Owner::Unknown, |pod| Owner::Pod(pod.uid.clone())),
+            state: endpoint_state(index, endpoint, going),
+            guard: Guard::Absent,
+        });
+    Members {
+        list: list.collect(),
+        at_most_healthy: None,
+    }
+}
+
+fn endpoint_state(index: &Index, endpoint: &Endpoint, going: &BTreeMap<NodeName, Going>) -> State {
+    let life = endpoint
+        .pod
+        .as_ref()
+        .and_then(|pod| index.pod(&pod.uid))
+        .map(|pod| pod.life);
+    let conditions = endpoint.conditions;
+    let serving = if conditions.serving {
+        Serving::Yes
+    } else {
+        Serving::No
+    };
+    match life {
+        // The pod's own word is older news only when it says less (AWS-414, ZD-77).
+        Some(PodLife::Ended) => return State::Gone,
+        Some(PodLife::Terminating(since)) => {
+            return State::Terminating {
+                serving,
+                since: Some(since),
+            };
+        }
+        _ => {}
+    }
+    if conditions.terminating {
+        return State::Terminating {
+            serving,
+            since: None,
+        };
+    }
+    if !conditions.ready {
+        return State::NotReady;
+    }
+    match endpoint.node().and_then(|node| going.get(node)) {
+        Some(Going::Out) => State::Gone,
+        Some(Going::Soon) => State::Displaced,
+        None => State::Ready,
+    }
+}
+
+/// Node targets of one port: every node, whoever has endpoints; with policy Local the health check
+/// on healthCheckNodePort tells which of them get traffic.
+fn nodes(
+    index: &Index,
+    service: &ServiceSpec,
+    port: &ServicePort,
+    endpoints: &Endpoints,
+) -> Members {
+    let Some(node_port) = port.node_port else {
+        return Members::default();
+    };
+    let family = family(service);
+    let list = index.nodes().filter_map(|node| {
+        Some(Member {
+            key: TargetKey {
+                address: node.primary_address(family)?,
+                port: node_port,
+            },
+            owner: Owner::Node(node.name.clone()),
+            state: node_state(node),
+            guard: Guard::Absent,
+        })
+    });
+    let at_most_healthy = (service.external_policy == TrafficPolicy::Local).then(|| {
+        let ready = endpoints
+            .port(family, &port.key)
+            .iter()
+            .filter(|e| e.conditions.ready);
+        ready
+            .filter_map(Endpoint::node)
+            .collect::<BTreeSet<_>>()
+            .len()
+    });
+    Members {
+        list: list.collect(),
+        at_most_healthy,
+    }
+}
+
+/// The first family: one group has targets of one family.
+fn family(service: &ServiceSpec) -> IpFamily {
+    service.families.first().copied().unwrap_or(IpFamily::V4)
+}
+
+/// A signal that a node is going (ZD-70, ZD-78).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Going {
+    /// It will go and forwards until then.
+    Soon,
+    /// It has been declared dead.
+    Out,
+}
+
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+const GOING_TAINTS: [&str; 3] = [
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "aws-node-termination-handler/spot-itn",
+];
+
+fn going(node: &NodeView) -> Option<Going> {
+    if node.has_taint(OUT_OF_SERVICE) {
+        return Some(Going::Out);
+    }
+    let tainted = GOING_TAINTS.iter().any(|taint| node.has_taint(taint));
+    (tainted || node.deleted.is_some()).then_some(Going::Soon)
+}
+
+fn going_nodes(index: &Index) -> BTreeMap<NodeName, Going> {
+    index
+        .nodes()
+        .filter_map(|node| Some((node.name.clone(), going(node)?)))
+        .collect()
+}
+
+/// Cordon and NotReady are no reasons to deregister (ZD-71, ZD-78).
+fn node_state(node: &NodeView) -> State {
+    match going(node) {
+        Some(Going::Out) => State::Gone,
+        Some(Going::Soon) => State::Withdrawn,
+        None if node.excluded => State::Withdrawn,
+        None if node.ready => State::Ready,
+        None => State::NotReady,
+    }
+}
+
+/// The spec to fall back to: of the same Service, made by this install (I10).
+pub fn last_good<'a>(
+    claim: &Claim,
+    service: &ServiceSpec,
+    object: Option<&'a LoadBalancer>,
+) -> Option<&'a LoadBalancerSpec> {
+    let object = object.filter(|o| claim.made(o) && o.spec.service_uid == service.uid)?;
+    Some(&object.spec)
+}

@@ -1,0 +1,237 @@
+//! Every write to the API server, each one behind the fence. No decisions: what to write comes from
+//! `status` and `reconcile`.
+
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client, ResourceExt};
+use onehop_core::crd::{LoadBalancer, LoadBalancerStatus, SERVICE_FINALIZER, TARGETS_FINALIZER};
+use onehop_core::id::{InstallId, ServiceKey};
+use onehop_core::service::ServiceSpec;
+use serde_json::{Value, json};
+
+use crate::lease::{Fence, Fenced};
+
+/// A write that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// This process may not write.
+    #[error(transparent)]
+    Fenced(#[from] Fenced),
+    /// The API server refused or did not answer.
+    #[error("{tried}: {source}")]
+    Api {
+        /// What was tried, on what.
+        tried: String,
+        /// What came back.
+        source: Box<kube::Error>,
+    },
+}
+
+impl WriteError {
+    /// Whether somebody was faster: the next pass starts from what is there now.
+    pub fn is_conflict(&self) -> bool {
+        let Self::Api { source, .. } = self else {
+            return false;
+        };
+        matches!(&**source, kube::Error::Api(status) if matches!(status.code, 409 | 422))
+    }
+}
+
+/// Writes as this install.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    fence: Fence,
+    manager: String,
+}
+
+type Done = Result<(), WriteError>;
+type Written<K> = Result<K, WriteError>;
+
+impl Writer {
+    /// A writer with this install's field managers.
+    pub fn new(client: Client, fence: Fence, install: &InstallId) -> Self {
+        Self {
+            client,
+            fence,
+            manager: format!("onehop-{install}"),
+        }
+    }
+
+    /// Puts our finalizer on a Service (K-03).
+    pub async fn add_finalizer(&self, service: &ServiceSpec) -> Written<Service> {
+        let mut wanted = service.finalizers.clone();
+        wanted.push(SERVICE_FINALIZER.to_owned());
+        self.set_finalizers(service, &wanted, "add finalizer").await
+    }
+
+    /// Takes our finalizer off a Service.
+    pub async fn remove_finalizer(&self, service: &ServiceSpec) -> Done {
+        let keep = service
+            .finalizers
+            .iter()
+            .filter(|f| *f != SERVICE_FINALIZER);
+        let wanted: Vec<String> = keep.cloned().collect();
+        match self
+            .set_finalizers(service, &wanted, "remove finalizer")
+            .await
+        {
+            Err(error) if is_gone(&error) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    async fn set_finalizers(
+        &self,
+        service: &ServiceSpec,
+        wanted: &[String],
+        what: &str,
+    ) -> Written<Service> {
+        let old = if service.finalizers.is_empty() {
+            Value::Null
+        } else {
+            json!(service.finalizers)
+        };
+        let operations = json!([
+            { "op": "test", "path": "/metadata/uid", "value": service.uid },
+            { "op": "test", "path": "/metadata/finalizers", "value": old },
+            { "op": "add", "path": "/metadata/finalizers", "value": wanted },
+        ]);
+        self.json_patch(
+            self.services(&service.key),
+            &service.key.name,
+            operations,
+            what,
+        )
+        .await
+    }
+
+    async fn json_patch<K>(
+        &self,
+        api: Api<K>,
+        name: &str,
+        operations: Value,
+        what: &str,
+    ) -> Written<K>
+    where
+        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        self.fence.check()?;
+        let tried = format!("{what} on {name}");
+        let operations = serde_json::from_value(operations)
+            .map_err(|e| failed(&tried, kube::Error::SerdeError(e)))?;
+        let patch: Patch<()> = Patch::Json(operations);
+        api.patch(name, &PatchParams::default(), &patch)
+            .await
+            .map_err(|e| failed(&tried, e))
+    }
+
+    /// Applies a Service's status, whole.
+    pub async fn service_status(&self, service: &ServiceKey, body: &Value) -> Written<Service> {
+        self.fence.check()?;
+        let params = PatchParams::apply(&self.manager).force();
+        let api = self.services(service);
+        let written = api
+            .patch_status(&service.name, &params, &Patch::Apply(body))
+            .await;
+        written.map_err(|e| failed(format!("apply status of Service {service}"), e))
+    }
+
+    /// Applies a `LoadBalancer` object without its status, whole.
+    pub async fn balancer(&self, object: &LoadBalancer) -> Written<LoadBalancer> {
+        self.fence.check()?;
+        let params = PatchParams::apply(&self.manager).force();
+        let (key, api) = self.balancers_of(object);
+        let written = api.patch(&key.name, &params, &Patch::Apply(object)).await;
+        written.map_err(|e| failed(format!("apply LoadBalancer {key}"), e))
+    }
+
+    /// Applies the status of a `LoadBalancer` object, whole.
+    pub async fn balancer_status(
+        &self,
+        object: &LoadBalancer,
+        status: &LoadBalancerStatus,
+    ) -> Written<LoadBalancer> {
+        self.fence.check()?;
+        let params = PatchParams::apply(&self.manager).force();
+        let (key, api) = self.balancers_of(object);
+        let body = json!({
+            "apiVersion": "onehop.dev/v1alpha1",
+            "kind": "LoadBalancer",
+            "metadata": { "name": key.name, "namespace": key.namespace },
+            "status": status,
+        });
+        let written = api
+            .patch_status(&key.name, &params, &Patch::Apply(&body))
+            .await;
+        written.map_err(|e| failed(format!("apply status of LoadBalancer {key}"), e))
+    }
+
+    /// Lets a `LoadBalancer` object go: takes our finalizer off and, unless somebody has done so,
+    /// deletes it.
+    pub async fn release_balancer(&self, object: &LoadBalancer) -> Done {
+        let (key, api) = self.balancers_of(object);
+        let finalizers = object.metadata.finalizers.clone().unwrap_or_default();
+        if finalizers.iter().any(|f| f == TARGETS_FINALIZER) {
+            let keep: Vec<_> = finalizers
+                .iter()
+                .filter(|f| *f != TARGETS_FINALIZER)
+                .collect();
+            let operations = json!([
+                { "op": "test", "path": "/metadata/uid", "value": object.metadata.uid },
+                { "op": "test", "path": "/metadata/finalizers", "value": finalizers },
+                { "op": "add", "path": "/metadata/finalizers", "value": keep },
+            ]);
+            let what = format!("remove finalizer of LoadBalancer {key}");
+            match self
+                .json_patch(api.clone(), &key.name, operations, &what)
+                .await
+            {
+                Err(error) if is_gone(&error) => return Ok(()),
+                other => drop(other?),
+            }
+        }
+        if object.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        self.fence.check()?;
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: object.metadata.uid.clone(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match api.delete(&key.name, &params).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let error = failed(format!("delete LoadBalancer {key}"), error);
+                if is_gone(&error) { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    fn services(&self, key: &ServiceKey) -> Api<Service> {
+        Api::namespaced(self.client.clone(), &key.namespace)
+    }
+
+    fn balancers_of(&self, object: &LoadBalancer) -> (ServiceKey, Api<LoadBalancer>) {
+        let namespace = object.namespace().unwrap_or_default();
+        let api = Api::namespaced(self.client.clone(), &namespace);
+        (ServiceKey::new(namespace, object.name_any()), api)
+    }
+}
+
+fn failed(tried: impl Into<String>, source: kube::Error) -> WriteError {
+    WriteError::Api {
+        tried: tried.into(),
+        source: Box::new(source),
+    }
+}
+
+fn is_gone(error: &WriteError) -> bool {
+    let WriteError::Api { source, .. } = error else {
+        return false;
+    };
+    matches!(&**source, kube::Error::Api(status) if status.code == 404)
+}
