@@ -8,6 +8,7 @@
 pub mod backoff;
 pub mod client;
 pub mod clock;
+pub mod events;
 pub mod http;
 pub mod log;
 pub mod metrics;

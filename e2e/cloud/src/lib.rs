@@ -4,6 +4,12 @@
 //! `engine` decides and knows neither clock nor socket; `rest`, `driver` and `datapath` are thin
 //! layers over it. Used by the end-to-end worlds; nothing of the product depends on it.
 
-
+pub mod cloud;
+pub mod datapath;
+pub mod driver;
 pub mod engine;
+pub mod rest;
 pub mod scale;
+
+pub use cloud::Cloud;
+pub use driver::Driver;

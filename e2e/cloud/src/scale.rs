@@ -32,9 +32,11 @@ impl Scale {
         self.epoch + wall.since(self.epoch) * self.speed
     }
 
-    /// Wall time at this cloud time.
+    /// Wall time at this cloud time, rounded up to what a time can hold: who sleeps until then does
+    /// not wake too early.
     pub fn wall(&self, cloud: Time) -> Time {
-        self.epoch + cloud.since(self.epoch) / self.speed
+        let wall = cloud.since(self.epoch) / self.speed;
+        self.epoch + (wall + Duration::from_nanos(999_999))
     }
 
     /// How long a cloud duration takes at the wall.

@@ -1,4 +1,9 @@
 //! The profile `local` in virtual time, and what every profile has in common.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail the test"
+)]
 
 mod common;
 

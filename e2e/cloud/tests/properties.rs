@@ -1,4 +1,9 @@
 //! Random operations on the local profile against a small reference model.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail the test"
+)]
 
 mod common;
 

@@ -1,7 +1,6 @@
-//! API operations on load balancers and listeners, and the ownership of frontend addresses (FC-100).
+//! API operations on load balancers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use onehop_core::time::Time;
 
@@ -9,8 +8,7 @@ use super::call::Operation;
 use super::log::{Seq, What};
 use super::timer::Timer;
 use super::{
-    ApiError, Balancer, Engine, GroupId, Holder, LbId, LbSpec, LbState, LbStatus, Listener,
-    ListenerKey, Tags, not_found,
+    ApiError, Balancer, Engine, GroupId, LbId, LbSpec, LbState, LbStatus, Tags, not_found,
 };
 
 impl Engine {
@@ -43,9 +41,9 @@ impl Engine {
                     engine.move_addresses(id, &old.addresses, &spec.addresses, cause);
                     let groups = engine.groups_of(id);
                     engine.balancer_mut(id)?.spec = spec;
-                    groups
-                        .iter()
-                        .for_each(|group| engine.refresh_views(group, cause));
+                    for group in &groups {
+                        engine.refresh_views(group, cause);
+                    }
                     engine.revision += 1;
                 }
                 Ok((engine.lb_status(id)?, id.to_string()))
@@ -95,83 +93,6 @@ impl Engine {
         })
     }
 
-    /// Makes a listener or points it at another group. Established flows stay where they are.
-    pub fn put_listener(
-        &mut self,
-        now: Time,
-        id: &LbId,
-        key: ListenerKey,
-        group: &GroupId,
-    ) -> Result<GroupId, ApiError> {
-        let subject = format!("{id}/{key}");
-        self.call(
-            now,
-            Operation::PutListener,
-            &subject.clone(),
-            |engine, cause| {
-                let old = engine
-                    .balancer(id)?
-                    .listeners
-                    .get(&key)
-                    .map(|found| found.group.clone());
-                let protocol = engine.group(group)?.spec.protocol;
-                if protocol != key.protocol {
-                    let message =
-                        format!("is a {protocol} group, the listener is {}", key.protocol);
-                    return Err(ApiError::invalid("group", message));
-                }
-                match old {
-                    Some(old) if old == *group => {}
-                    Some(old) => engine.switch_listener(id, key, &old, group, cause)?,
-                    None => engine.add_listener(id, key, group, cause)?,
-                }
-                Ok((group.clone(), subject))
-            },
-        )
-    }
-
-    /// The group of a listener.
-    pub fn get_listener(
-        &mut self,
-        now: Time,
-        id: &LbId,
-        key: ListenerKey,
-    ) -> Result<GroupId, ApiError> {
-        let subject = format!("{id}/{key}");
-        self.call(
-            now,
-            Operation::GetListener,
-            &subject.clone(),
-            |engine, _| {
-                let listener = engine.balancer(id)?.listeners.get(&key);
-                let listener = listener.ok_or_else(|| not_found("listener", &subject))?;
-                Ok((listener.group.clone(), subject))
-            },
-        )
-    }
-
-    /// Removes a listener. Its flows end.
-    pub fn delete_listener(
-        &mut self,
-        now: Time,
-        id: &LbId,
-        key: ListenerKey,
-    ) -> Result<(), ApiError> {
-        let subject = format!("{id}/{key}");
-        self.call(
-            now,
-            Operation::DeleteListener,
-            &subject.clone(),
-            |engine, cause| {
-                if !engine.balancer(id)?.listeners.contains_key(&key) {
-                    return Err(not_found("listener", &subject));
-                }
-                engine.remove_listener(id, key, cause);
-                Ok(((), subject))
-            },
-        )
-    }
-
     fn insert_lb(&mut self, id: &LbId, spec: LbSpec, cause: Seq) {
         let ready_at = self.now + self.profile.lags.provisioning.draw(&mut self.rng);
         self.move_addresses(id, &[], &spec.addresses, cause);
@@ -207,160 +128,6 @@ impl Engine {
         }
     }
 
-    fn add_listener(
-        &mut self,
-        id: &LbId,
-        key: ListenerKey,
-        group: &GroupId,
-        cause: Seq,
-    ) -> Result<(), ApiError> {
-        let listener = Listener {
-            group: group.clone(),
-            former: BTreeSet::new(),
-            behind: BTreeMap::new(),
-        };
-        self.balancer_mut(id)?.listeners.insert(key, listener);
-        self.set_user(group, id, key, true);
-        self.refresh_views(group, cause);
-        self.revision += 1;
-        Ok(())
-    }
-
-    fn switch_listener(
-        &mut self,
-        id: &LbId,
-        key: ListenerKey,
-        old: &GroupId,
-        new: &GroupId,
-        cause: Seq,
-    ) -> Result<(), ApiError> {
-        let nodes = self.nodes_of(&self.balancer(id)?.spec);
-        let tail = self.balancer(id)?.profile.as_ref().unwrap_or(&self.profile);
-        let tail = tail.lags.group_switch_tail.clone();
-        let now = self.now;
-        let ends: Vec<_> = nodes
-            .iter()
-            .map(|node| (*node, now + tail.draw(&mut self.rng)))
-            .collect();
-        if let Some(listener) = self.balancer_mut(id)?.listeners.get_mut(&key) {
-            listener.group = new.clone();
-            listener.former.insert(old.clone());
-            listener.former.remove(new);
-            listener.behind = ends
-                .iter()
-                .filter(|(_, until)| *until > now)
-                .map(|(node, until)| (*node, (old.clone(), *until)))
-                .collect();
-        }
-        for (node, until) in ends.into_iter().filter(|(_, until)| *until > now) {
-            self.agenda
-                .enter(until, Timer::Switched(id.clone(), key, node), Some(cause));
-        }
-        self.set_user(old, id, key, false);
-        self.set_user(new, id, key, true);
-        self.refresh_views(old, cause);
-        self.refresh_views(new, cause);
-        self.revision += 1;
-        Ok(())
-    }
-
-    fn remove_listener(&mut self, id: &LbId, key: ListenerKey, cause: Seq) {
-        let removed = self
-            .balancers
-            .get_mut(id)
-            .and_then(|lb| lb.listeners.remove(&key));
-        if let Some(listener) = removed {
-            self.set_user(&listener.group, id, key, false);
-            self.refresh_views(&listener.group, cause);
-            self.revision += 1;
-        }
-    }
-
-    fn set_user(&mut self, group: &GroupId, id: &LbId, key: ListenerKey, uses: bool) {
-        if let Some(group) = self.groups.get_mut(group) {
-            if uses {
-                group.users.insert((id.clone(), key));
-            } else {
-                group.users.remove(&(id.clone(), key));
-            }
-        }
-    }
-
-    /// Refuses addresses that are not routed or that another load balancer holds; the latter fails
-    /// the run, since no two owners should ever be given one address (FC-100).
-    fn check_addresses(
-        &mut self,
-        claimant: Option<&LbId>,
-        spec: &LbSpec,
-        cause: Seq,
-    ) -> Result<(), ApiError> {
-        for address in &spec.addresses {
-            let routed = |ranges: &[ipnet::IpNet]| ranges.iter().any(|r| r.contains(address));
-            if !self.ranges.is_empty() && !routed(&self.ranges) {
-                return Err(ApiError::AddressNotRouted { address: *address });
-            }
-            let Some(owner) = self
-                .owners
-                .get(address)
-                .filter(|owner| Some(*owner) != claimant)
-            else {
-                continue;
-            };
-            let held = &self.balancer(owner)?.spec;
-            let holder = Holder {
-                id: owner.clone(),
-                name: held.name.clone(),
-                tags: held.tags.clone(),
-            };
-            self.note_conflict(*address, &holder, claimant, &spec.name, cause);
-            return Err(ApiError::AddressInUse {
-                address: *address,
-                holder: Box::new(holder),
-            });
-        }
-        Ok(())
-    }
-
-    fn note_conflict(
-        &mut self,
-        address: IpAddr,
-        holder: &Holder,
-        claimant: Option<&LbId>,
-        claimant_name: &str,
-        cause: Seq,
-    ) {
-        let claimant = claimant.map_or_else(String::new, ToString::to_string);
-        self.log.violation(format!(
-            "address {address} of {} ({}) was asked for by {claimant_name} {claimant}",
-            holder.id, holder.name
-        ));
-        let what = What::AddressConflict {
-            address,
-            holder: [holder.id.to_string(), holder.name.clone()],
-            claimant: [claimant, claimant_name.to_owned()],
-        };
-        self.log.push(self.now, Some(cause), what);
-    }
-
-    fn move_addresses(&mut self, id: &LbId, old: &[IpAddr], new: &[IpAddr], cause: Seq) {
-        for address in old.iter().filter(|address| !new.contains(address)) {
-            self.owners.remove(address);
-            let what = What::AddressReleased {
-                lb: id.clone(),
-                address: *address,
-            };
-            self.log.push(self.now, Some(cause), what);
-        }
-        for address in new.iter().filter(|address| !old.contains(address)) {
-            self.owners.insert(*address, id.clone());
-            let what = What::AddressAssigned {
-                lb: id.clone(),
-                address: *address,
-            };
-            self.log.push(self.now, Some(cause), what);
-        }
-    }
-
     fn groups_of(&self, id: &LbId) -> BTreeSet<GroupId> {
         let listeners = self
             .balancers
@@ -370,13 +137,13 @@ impl Engine {
         listeners.map(|listener| listener.group.clone()).collect()
     }
 
-    fn balancer(&self, id: &LbId) -> Result<&Balancer, ApiError> {
+    pub(super) fn balancer(&self, id: &LbId) -> Result<&Balancer, ApiError> {
         self.balancers
             .get(id)
             .ok_or_else(|| not_found("load balancer", id))
     }
 
-    fn balancer_mut(&mut self, id: &LbId) -> Result<&mut Balancer, ApiError> {
+    pub(super) fn balancer_mut(&mut self, id: &LbId) -> Result<&mut Balancer, ApiError> {
         self.balancers
             .get_mut(id)
             .ok_or_else(|| not_found("load balancer", id))

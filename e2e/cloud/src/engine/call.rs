@@ -46,13 +46,12 @@ impl Operation {
     }
 }
 
-/// Idempotency keys of creates. A key lives as long as the object that it made.
+/// Idempotency keys of creates, by operation. A key lives as long as the object that it made.
 #[derive(Debug, Default)]
-pub(super) struct Keys(BTreeMap<String, Made>);
+pub(super) struct Keys(BTreeMap<(Operation, String), Made>);
 
 #[derive(Debug)]
 struct Made {
-    operation: Operation,
     request: String,
     id: String,
 }
@@ -65,11 +64,9 @@ impl Keys {
         operation: Operation,
         request: &impl Serialize,
     ) -> Result<Option<&str>, ApiError> {
-        match self.0.get(key) {
+        match self.0.get(&(operation, key.to_owned())) {
             None => Ok(None),
-            Some(made) if made.operation == operation && made.request == text(request) => {
-                Ok(Some(&made.id))
-            }
+            Some(made) if made.request == text(request) => Ok(Some(&made.id)),
             Some(_) => Err(ApiError::KeyReused {
                 key: key.to_owned(),
             }),
@@ -85,11 +82,10 @@ impl Keys {
         id: &str,
     ) {
         let made = Made {
-            operation,
             request: text(request),
             id: id.to_owned(),
         };
-        self.0.insert(key.to_owned(), made);
+        self.0.insert((operation, key.to_owned()), made);
     }
 
     /// Forgets the key of an object that is gone.

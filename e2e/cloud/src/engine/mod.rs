@@ -1,18 +1,21 @@
 //! The load-balancer engine (FC-01): a state machine without I/O, without a clock of its own.
 //!
 //! Time is an argument of every call, randomness comes from one seed (FC-05). API servers call the
-//! operations in `balancers` and `groups`; a driver asks for due probes, brings outcomes back, and
+//! operations in `balancers`, `listeners` and `groups`; a driver asks for due probes, brings outcomes back, and
 //! programs each LB node with [`Engine::data_path`]. Nothing here may read a clock or touch a socket.
 
+mod addresses;
 mod balancers;
 mod call;
 mod error;
 mod groups;
 mod judgement;
+mod listeners;
 mod log;
 mod model;
 mod path;
 mod probe;
+mod probing;
 mod profile;
 mod target;
 mod timer;
@@ -34,7 +37,7 @@ pub use model::{
 };
 pub use path::{DataPathState, Frontend, FrontendPath};
 pub use probe::{Outcome, ProbeId, ProbeOrder, Verdict};
-pub use profile::{AllDown, Established, Lag, Lags, LostFlow, ProbeDefaults, Profile};
+pub use profile::{AllDown, Established, Hairpin, Lag, Lags, LostFlow, ProbeDefaults, Profile};
 
 use crate::scale::Scale;
 use target::Target;
@@ -282,14 +285,13 @@ impl Engine {
     }
 
     fn profile_of(&self, group: &GroupId) -> &Profile {
-        let users = self
+        let mut users = self
             .groups
             .get(group)
             .into_iter()
             .flat_map(|group| &group.users);
         users
-            .filter_map(|(lb, _)| self.balancers.get(lb)?.profile.as_ref())
-            .next()
+            .find_map(|(lb, _)| self.balancers.get(lb)?.profile.as_ref())
             .unwrap_or(&self.profile)
     }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use super::model::{GroupId, LbState, ListenerKey, Mode, NodeId, Protocol, TargetState};
-use super::profile::{AllDown, LostFlow};
+use super::profile::{AllDown, Hairpin, LostFlow};
 use super::target::Life;
 use super::{Balancer, Engine, Listener};
 
@@ -47,6 +47,28 @@ pub struct DataPathState {
     pub frontends: BTreeMap<Frontend, FrontendPath>,
     /// What a client hears on a TCP flow that has ended.
     pub lost_flow: LostFlow,
+    /// What a target that is its own client sees.
+    pub hairpin: Hairpin,
+}
+
+impl DataPathState {
+    /// Whether the other state forwards in the same way, whatever its revision.
+    pub fn forwards_as(&self, other: &Self) -> bool {
+        let Self {
+            revision: _,
+            addresses,
+            frontends,
+            lost_flow,
+            hairpin,
+        } = self;
+        (addresses, frontends, *lost_flow, *hairpin)
+            == (
+                &other.addresses,
+                &other.frontends,
+                other.lost_flow,
+                other.hairpin,
+            )
+    }
 }
 
 impl Engine {
@@ -57,6 +79,7 @@ impl Engine {
             addresses: BTreeSet::new(),
             frontends: BTreeMap::new(),
             lost_flow: self.profile.lost_flow,
+            hairpin: self.profile.hairpin,
         };
         for balancer in self.balancers.values() {
             let nodes = self.nodes_of(&balancer.spec);

@@ -74,6 +74,15 @@ pub enum LostFlow {
     Drop,
 }
 
+/// A target that is its own client, where client addresses are preserved (FC-30).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hairpin {
+    /// It sees the LB node, and gets its answer.
+    LbNode,
+    /// It would see itself: its own network stack drops that.
+    Itself,
+}
+
 /// Delays of one profile (FC-40 to FC-48).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lags {
@@ -121,6 +130,12 @@ pub struct Profile {
     pub drained_flows: Established,
     /// Answer to packets of a flow that has ended.
     pub lost_flow: LostFlow,
+    /// What a target sees that reaches itself through the load balancer (FC-30).
+    pub hairpin: Hairpin,
+    /// How long a TCP flow may be silent before the load balancer forgets it (FC-28).
+    pub idle_tcp: Duration,
+    /// The same for UDP.
+    pub idle_udp: Duration,
     /// Drain time of a group that names none.
     pub drain: Duration,
     /// Probe settings of a group that names none.
@@ -152,6 +167,9 @@ impl Profile {
             unhealthy_flows: Established::Keep,
             drained_flows: Established::Cut,
             lost_flow: LostFlow::Reset,
+            hairpin: Hairpin::LbNode,
+            idle_tcp: Duration::from_secs(350),
+            idle_udp: Duration::from_mins(2),
             drain: Duration::from_secs(10),
             probe: ProbeDefaults {
                 interval: Duration::from_secs(2),

@@ -1,0 +1,105 @@
+//! Flows of one LB node: its connection table is the flow table of FC-62, so a flow ends when its entry
+//! is deleted, and the target that a client's connection chose can be read from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use onehop_nft::DumpError;
+use onehop_nft::conntrack::{self, Conntrack, Filter};
+
+use crate::engine::{DataPathState, Frontend, Protocol};
+
+/// A flow through the LB node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Where it comes from.
+    pub client: SocketAddr,
+    /// Where the client sent it.
+    pub frontend: Frontend,
+    /// The target that its first packet chose.
+    pub target: SocketAddr,
+}
+
+impl Flow {
+    /// A connection that was translated towards a target; none for anything else, such as a probe.
+    fn of(found: &conntrack::Flow) -> Option<Self> {
+        if found.status & conntrack::STATUS_DNAT == 0 {
+            return None;
+        }
+        let (original, reply) = (&found.original, &found.reply);
+        let protocol = [Protocol::Tcp, Protocol::Udp]
+            .into_iter()
+            .find(|protocol| protocol.number() == original.protocol)?;
+        Some(Self {
+            client: SocketAddr::new(original.src, original.src_port),
+            frontend: Frontend {
+                address: original.dst,
+                protocol,
+                port: original.dst_port,
+            },
+            target: SocketAddr::new(reply.src, reply.src_port),
+        })
+    }
+}
+
+/// Targets whose flows go on, by frontend.
+type Kept = BTreeMap<Frontend, BTreeSet<SocketAddr>>;
+
+/// The connection table of a namespace, and which flows the programmed state keeps.
+pub(super) struct FlowTable {
+    conntrack: Conntrack,
+    kept: Kept,
+}
+
+impl FlowTable {
+    /// Opens the table of the calling thread's namespace.
+    pub(super) fn open() -> std::io::Result<Self> {
+        let conntrack = Conntrack::open()?;
+        Ok(Self {
+            conntrack,
+            kept: Kept::new(),
+        })
+    }
+
+    /// Whether `state` keeps every flow that the remembered state kept: then there is nothing to end.
+    pub(super) fn covers(&self, state: &DataPathState) -> bool {
+        self.kept.iter().all(|(frontend, targets)| {
+            let path = state.frontends.get(frontend);
+            path.map_or(targets.is_empty(), |path| {
+                targets.is_subset(&path.established)
+            })
+        })
+    }
+
+    /// Ends every flow that `state` does not keep; their number.
+    pub(super) fn keep_only(&mut self, state: &DataPathState) -> Result<usize, DumpError> {
+        let kept = |flow: &Flow| {
+            let path = state.frontends.get(&flow.frontend);
+            path.is_some_and(|path| path.established.contains(&flow.target))
+        };
+        self.conntrack.delete_where(&Filter::default(), |found| {
+            Flow::of(found).is_some_and(|flow| !kept(&flow))
+        })
+    }
+
+    /// Notes what has been programmed.
+    pub(super) fn remember(&mut self, state: &DataPathState) {
+        let kept = state.frontends.iter();
+        self.kept = kept
+            .map(|(frontend, path)| (*frontend, path.established.clone()))
+            .collect();
+    }
+
+    /// The flows of one client address and port, or all.
+    pub(super) fn list(&mut self, client: Option<SocketAddr>) -> Result<Vec<Flow>, DumpError> {
+        let filter = Filter {
+            original_src: client.map(|client| client.ip()),
+            ..Filter::default()
+        };
+        let found = self.conntrack.list(&filter)?;
+        let flows = found.iter().filter_map(Flow::of);
+        Ok(flows
+            .filter(|flow| client.is_none_or(|client| client == flow.client))
+            .collect())
+    }
+}

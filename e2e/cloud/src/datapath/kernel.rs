@@ -1,0 +1,154 @@
+//! The kernel of one LB node: what was put there last, and the difference to what is wanted.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use e2e_fabric::{LbNet, Router};
+use onehop_nft::Socket;
+
+use super::Error;
+use super::flows::{Flow, FlowTable};
+use super::layout::{self, Elements, Key};
+use crate::engine::{DataPathState, Profile};
+use crate::scale::Scale;
+
+/// Sockets into the LB node's namespace, and what its table holds.
+pub(super) struct Kernel {
+    net: LbNet,
+    router: Router,
+    rules: Socket,
+    flows: FlowTable,
+    elements: Elements,
+    counts: BTreeSet<u32>,
+    // Addresses that the router delivers here.
+    routed: BTreeSet<Ipv4Addr>,
+    // Whether flows may be left that the programmed state does not know.
+    stale_flows: bool,
+}
+
+impl Kernel {
+    /// Sets the namespace up, with rules and no element.
+    pub(super) fn open(
+        net: LbNet,
+        router: Router,
+        profile: &Profile,
+        scale: Scale,
+    ) -> Result<Self, Error> {
+        let node: IpAddr = net.address().into();
+        let seconds = |cloud| scale.wall_duration(cloud).as_secs().max(1).to_string();
+        let (tcp, udp) = (seconds(profile.idle_tcp), seconds(profile.idle_udp));
+        let settings = [
+            // A packet in the middle of a flow makes no flow: who has ended stays ended.
+            ("net/netfilter/nf_conntrack_tcp_loose", "0"),
+            // A packet outside the window is the end points' affair.
+            ("net/netfilter/nf_conntrack_tcp_be_liberal", "1"),
+            (
+                "net/netfilter/nf_conntrack_tcp_timeout_established",
+                tcp.as_str(),
+            ),
+            ("net/netfilter/nf_conntrack_udp_timeout", udp.as_str()),
+            (
+                "net/netfilter/nf_conntrack_udp_timeout_stream",
+                udp.as_str(),
+            ),
+        ];
+        net.netns()
+            .sysctl(&settings)
+            .map_err(|source| Error::Fabric { node, source })?;
+        let open = |source| Error::Open { node, source };
+        let mut rules = net.netns().run(Socket::open).map_err(open)?;
+        let flows = net.netns().run(FlowTable::open).map_err(open)?;
+        let batch = layout::create(profile.lost_flow);
+        rules
+            .commit(&batch)
+            .map_err(|source| Error::Commit { node, source })?;
+        Ok(Self {
+            net,
+            router,
+            rules,
+            flows,
+            elements: Elements::new(),
+            counts: BTreeSet::new(),
+            routed: BTreeSet::new(),
+            stale_flows: false,
+        })
+    }
+
+    /// Makes the node forward as `state` says. New flows first, in one transaction; then flows that
+    /// the state does not keep are ended: none can begin between the two.
+    pub(super) fn program(&mut self, state: &DataPathState) -> Result<usize, Error> {
+        let node = self.node();
+        let wanted = layout::elements(state).map_err(|address| Error::Family { node, address })?;
+        self.stale_flows |= !self.flows.covers(state);
+        self.unroute(&wanted)?;
+        let (batch, counts) = layout::change(&self.elements, &wanted, &self.counts);
+        if !batch.is_empty() {
+            self.rules
+                .commit(&batch)
+                .map_err(|source| Error::Commit { node, source })?;
+            self.counts = counts;
+        }
+        self.elements = wanted;
+        let cut = if self.stale_flows {
+            self.flows
+                .keep_only(state)
+                .map_err(|source| Error::Conntrack { node, source })?
+        } else {
+            0
+        };
+        self.stale_flows = false;
+        self.flows.remember(state);
+        self.route()?;
+        Ok(cut)
+    }
+
+    /// Flows in the kernel's table now.
+    pub(super) fn flows(&mut self, client: Option<SocketAddr>) -> Result<Vec<Flow>, Error> {
+        let node = self.node();
+        self.flows
+            .list(client)
+            .map_err(|source| Error::Conntrack { node, source })
+    }
+
+    /// Takes addresses that are no longer wanted out of the network.
+    fn unroute(&mut self, wanted: &Elements) -> Result<(), Error> {
+        let node = self.node();
+        let gone: Vec<_> = self
+            .routed
+            .iter()
+            .filter(|address| !wanted.contains_key(&Key::Address(**address)))
+            .copied()
+            .collect();
+        for address in gone {
+            // Another LB node may have taken it over meanwhile; then it is not ours to remove.
+            if self.router.owner(address).as_deref() == Some(self.net.port()) {
+                let unrouted = self.router.unroute_lb_address(address);
+                unrouted.map_err(|source| Error::Fabric { node, source })?;
+            }
+            self.routed.remove(&address);
+        }
+        Ok(())
+    }
+
+    /// Brings the programmed addresses here.
+    fn route(&mut self) -> Result<(), Error> {
+        let node = self.node();
+        let addresses = self.elements.keys().filter_map(|key| match key {
+            Key::Address(address) => Some(*address),
+            _ => None,
+        });
+        for address in addresses
+            .filter(|address| !self.routed.contains(address))
+            .collect::<Vec<_>>()
+        {
+            let routed = self.router.route_lb_address(address, &self.net);
+            routed.map_err(|source| Error::Fabric { node, source })?;
+            self.routed.insert(address);
+        }
+        Ok(())
+    }
+
+    fn node(&self) -> IpAddr {
+        self.net.address().into()
+    }
+}

@@ -1,0 +1,168 @@
+//! API operations on listeners: which group the new flows of a port go to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onehop_core::time::Time;
+
+use super::call::Operation;
+use super::log::Seq;
+use super::timer::Timer;
+use super::{ApiError, Engine, GroupId, LbId, Listener, ListenerKey, not_found};
+
+impl Engine {
+    /// Makes a listener or points it at another group. Established flows stay where they are.
+    pub fn put_listener(
+        &mut self,
+        now: Time,
+        id: &LbId,
+        key: ListenerKey,
+        group: &GroupId,
+    ) -> Result<GroupId, ApiError> {
+        let subject = format!("{id}/{key}");
+        self.call(
+            now,
+            Operation::PutListener,
+            &subject.clone(),
+            |engine, cause| {
+                let old = engine
+                    .balancer(id)?
+                    .listeners
+                    .get(&key)
+                    .map(|found| found.group.clone());
+                let protocol = engine.group(group)?.spec.protocol;
+                if protocol != key.protocol {
+                    let message =
+                        format!("is a {protocol} group, the listener is {}", key.protocol);
+                    return Err(ApiError::invalid("group", message));
+                }
+                match old {
+                    Some(old) if old == *group => {}
+                    Some(old) => engine.switch_listener(id, key, &old, group, cause)?,
+                    None => engine.add_listener(id, key, group, cause)?,
+                }
+                Ok((group.clone(), subject))
+            },
+        )
+    }
+
+    /// The group of a listener.
+    pub fn get_listener(
+        &mut self,
+        now: Time,
+        id: &LbId,
+        key: ListenerKey,
+    ) -> Result<GroupId, ApiError> {
+        let subject = format!("{id}/{key}");
+        self.call(
+            now,
+            Operation::GetListener,
+            &subject.clone(),
+            |engine, _| {
+                let listener = engine.balancer(id)?.listeners.get(&key);
+                let listener = listener.ok_or_else(|| not_found("listener", &subject))?;
+                Ok((listener.group.clone(), subject))
+            },
+        )
+    }
+
+    /// Removes a listener. Its flows end.
+    pub fn delete_listener(
+        &mut self,
+        now: Time,
+        id: &LbId,
+        key: ListenerKey,
+    ) -> Result<(), ApiError> {
+        let subject = format!("{id}/{key}");
+        self.call(
+            now,
+            Operation::DeleteListener,
+            &subject.clone(),
+            |engine, cause| {
+                if !engine.balancer(id)?.listeners.contains_key(&key) {
+                    return Err(not_found("listener", &subject));
+                }
+                engine.remove_listener(id, key, cause);
+                Ok(((), subject))
+            },
+        )
+    }
+
+    fn add_listener(
+        &mut self,
+        id: &LbId,
+        key: ListenerKey,
+        group: &GroupId,
+        cause: Seq,
+    ) -> Result<(), ApiError> {
+        let listener = Listener {
+            group: group.clone(),
+            former: BTreeSet::new(),
+            behind: BTreeMap::new(),
+        };
+        self.balancer_mut(id)?.listeners.insert(key, listener);
+        self.set_user(group, id, key, true);
+        self.refresh_views(group, cause);
+        self.revision += 1;
+        Ok(())
+    }
+
+    fn switch_listener(
+        &mut self,
+        id: &LbId,
+        key: ListenerKey,
+        old: &GroupId,
+        new: &GroupId,
+        cause: Seq,
+    ) -> Result<(), ApiError> {
+        let nodes = self.nodes_of(&self.balancer(id)?.spec);
+        let tail = self.balancer(id)?.profile.as_ref().unwrap_or(&self.profile);
+        let tail = tail.lags.group_switch_tail.clone();
+        let now = self.now;
+        let ends: Vec<_> = nodes
+            .iter()
+            .map(|node| (*node, now + tail.draw(&mut self.rng)))
+            .collect();
+        if let Some(listener) = self.balancer_mut(id)?.listeners.get_mut(&key) {
+            listener.group = new.clone();
+            listener.former.insert(old.clone());
+            listener.former.remove(new);
+            listener.behind = ends
+                .iter()
+                .filter(|(_, until)| *until > now)
+                .map(|(node, until)| (*node, (old.clone(), *until)))
+                .collect();
+        }
+        for (node, until) in ends.into_iter().filter(|(_, until)| *until > now) {
+            self.agenda
+                .enter(until, Timer::Switched(id.clone(), key, node), Some(cause));
+        }
+        self.set_user(old, id, key, false);
+        self.set_user(new, id, key, true);
+        self.refresh_views(old, cause);
+        self.refresh_views(new, cause);
+        self.revision += 1;
+        Ok(())
+    }
+
+    pub(super) fn remove_listener(&mut self, id: &LbId, key: ListenerKey, cause: Seq) {
+        let removed = self
+            .balancers
+            .get_mut(id)
+            .and_then(|lb| lb.listeners.remove(&key));
+        if let Some(listener) = removed {
+            self.set_user(&listener.group, id, key, false);
+            self.refresh_views(&listener.group, cause);
+            self.revision += 1;
+        }
+    }
+
+    fn set_user(&mut self, group: &GroupId, id: &LbId, key: ListenerKey, uses: bool) {
+        if let Some(group) = self.groups.get_mut(group) {
+            if uses {
+                group.users.insert((id.clone(), key));
+            } else {
+                group.users.remove(&(id.clone(), key));
+            }
+        }
+    }
+}

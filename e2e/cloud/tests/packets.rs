@@ -1,0 +1,274 @@
+//! The LB node with real packets: who gets a new flow, who keeps an old one, and what clients hear.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail the test"
+)]
+
+mod common;
+#[path = "common/world.rs"]
+mod world;
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use common::{FRONT, lb, tcp_group};
+use e2e_cloud::engine::{GroupSpec, HealthCheck, ListenerKey, Protocol, TargetState};
+use world::{SILENCE, Talk, Target, World, ask, front, frontend};
+
+const HTTP: ListenerKey = ListenerKey {
+    port: 80,
+    protocol: Protocol::Tcp,
+};
+
+/// A TCP group that probes ten times a second and drains for one second.
+fn quick_group() -> GroupSpec {
+    let mut spec = tcp_group("web");
+    let quick = |check| HealthCheck {
+        interval: Duration::from_millis(100),
+        ..check
+    };
+    spec.health = spec.health.map(quick);
+    spec.drain = Duration::from_secs(1);
+    spec
+}
+
+fn udp_group() -> GroupSpec {
+    GroupSpec {
+        protocol: Protocol::Udp,
+        health: None,
+        ..quick_group()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fc60_fc63_new_flows_reach_all_healthy_targets_with_the_clients_address() {
+    let world = World::new();
+    let (one, two) = (Target::new(&world, "one"), Target::new(&world, "two"));
+    let (_, group) = world
+        .balance(quick_group(), lb("svc", &[FRONT]), &[&one, &two])
+        .await;
+    let mut seen = BTreeSet::new();
+    for _ in 0..40 {
+        let talk = world.connect().await.unwrap();
+        // FC-60, FC-63: end to end, and the source is the client's.
+        assert_eq!(talk.seen, IpAddr::from(world.client.address()));
+        seen.insert(talk.target);
+    }
+    assert_eq!(seen, BTreeSet::from(["one".to_owned(), "two".to_owned()]));
+    assert_eq!(world.state(&group, one.at), TargetState::Healthy);
+    assert!(world.cloud().violations().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fc29_without_preservation_the_target_sees_the_lb_node() {
+    let world = World::new();
+    let one = Target::new(&world, "one");
+    let mut spec = lb("svc", &[FRONT]);
+    spec.preserve_client_ip = false;
+    world.balance(quick_group(), spec, &[&one]).await;
+    let mut talk = world.connect().await.unwrap();
+    // FC-29
+    assert_eq!(talk.seen, IpAddr::from(world.lb.address()));
+    talk.echo().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fc30_a_target_reaches_itself_through_the_load_balancer_in_local() {
+    let world = World::new();
+    let one = Target::new(&world, "one");
+    world
+        .balance(quick_group(), lb("svc", &[FRONT]), &[&one])
+        .await;
+    let talk = Talk::open(&one.net, front(80)).await.unwrap();
+    // FC-30
+    assert_eq!(talk.target, "one");
+    assert_eq!(talk.seen, IpAddr::from(world.lb.address()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fc21_nothing_usable_and_unknown_ports_are_silence() {
+    let world = World::new();
+    let mut one = Target::new(&world, "one");
+    let (_, group) = world
+        .balance(quick_group(), lb("svc", &[FRONT]), &[&one])
+        .await;
+    let timed_out = |port| {
+        let (client, to) = (world.client.clone(), front(port));
+        async move {
+            let attempt = tokio::time::timeout(SILENCE, Talk::open(&client, to)).await;
+            assert!(attempt.is_err(), "port {port} answered");
+        }
+    };
+    // Port 8080 is open at the target, but is no port of the load balancer.
+    timed_out(8080).await;
+    one.stop();
+    world.until(&group, one.at, TargetState::Unhealthy).await;
+    // FC-21: local stops.
+    timed_out(80).await;
+    one.start();
+    world.until(&group, one.at, TargetState::Healthy).await;
+    world.connect().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fc24_fc62_a_draining_target_keeps_its_flows_for_the_drain_time_and_gets_no_new_one() {
+    let world = World::new();
+    let (one, two) = (Target::new(&world, "one"), Target::new(&world, "two"));
+    let (_, group) = world
+        .balance(quick_group(), lb("svc", &[FRONT]), &[&one])
+        .await;
+    let mut old = world.connect().await.unwrap();
+    world.register(&group, &[&two]);
+    world.until(&group, two.at, TargetState::Healthy).await;
+    world.deregister(&group, &one).await;
+    for _ in 0..10 {
+        assert_eq!(world.connect().await.unwrap().target, "two");
+    }
+    // FC-62: the flow stays where its first packet went.
+    old.echo().await.unwrap();
+    world.until(&group, one.at, TargetState::Unused).await;
+    // FC-24: flows end; the next packet meets a reset.
+    let ended = old.echo().await.unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
+    assert!(
+        world
+            .node
+            .flows()
+            .unwrap()
+            .iter()
+            .all(|flow| flow.target == two.at)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fc23_an_unhealthy_target_keeps_its_flows_in_local() {
+    let world = World::new();
+    let mut one = Target::new(&world, "one");
+    let (_, group) = world
+        .balance(quick_group(), lb("svc", &[FRONT]), &[&one])
+        .await;
+    let mut talk = world.connect().await.unwrap();
+    one.stop();
+    world.until(&group, one.at, TargetState::Unhealthy).await;
+    // FC-23
+    talk.echo().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_udp_flow_is_pinned_while_its_target_is_there_and_chooses_again_after() {
+    let world = World::new();
+    let (one, two) = (Target::new(&world, "one"), Target::new(&world, "two"));
+    let (_, group) = world
+        .balance(udp_group(), lb("svc", &[FRONT]), &[&one])
+        .await;
+    let socket = world.udp();
+    let client = IpAddr::from(world.client.address());
+    assert_eq!(
+        ask(&socket, world::PATIENCE).await,
+        Some(("one".to_owned(), client))
+    );
+    world.register(&group, &[&two]);
+    world.deregister(&group, &one).await;
+    // Pinned: the flow is established, only new ones go to the other.
+    for _ in 0..3 {
+        assert_eq!(ask(&socket, world::PATIENCE).await.unwrap().0, "one");
+    }
+    assert_eq!(ask(&world.udp(), world::PATIENCE).await.unwrap().0, "two");
+    world.until(&group, one.at, TargetState::Unused).await;
+    assert_eq!(ask(&socket, world::PATIENCE).await.unwrap().0, "two");
+    // The last target leaves: silence, also for the flow that was there.
+    world.deregister(&group, &two).await;
+    world.until(&group, two.at, TargetState::Unused).await;
+    assert_eq!(ask(&socket, SILENCE).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_listener_ends_its_flows_and_a_removed_load_balancer_its_address() {
+    let world = World::new();
+    let one = Target::new(&world, "one");
+    let (id, _) = world
+        .balance(quick_group(), lb("svc", &[FRONT]), &[&one])
+        .await;
+    let mut talk = world.connect().await.unwrap();
+    world
+        .cloud()
+        .with(|engine, now| engine.delete_listener(now, &id, HTTP))
+        .unwrap();
+    world.driver.settled().await;
+    assert_eq!(
+        talk.echo().await.unwrap_err().kind(),
+        ErrorKind::ConnectionReset
+    );
+    assert_eq!(world.node.flows().unwrap(), []);
+    world
+        .cloud()
+        .with(|engine, now| engine.delete_lb(now, &id))
+        .unwrap();
+    world.driver.settled().await;
+    assert_eq!(world.fabric.router().owner(FRONT.parse().unwrap()), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fc67_fc83_the_target_of_a_flow_and_its_state_when_chosen_can_be_told() {
+    let world = World::new();
+    let (one, two) = (Target::new(&world, "one"), Target::new(&world, "two"));
+    let (_, group) = world
+        .balance(quick_group(), lb("svc", &[FRONT]), &[&one, &two])
+        .await;
+    let talk = world.connect().await.unwrap();
+    let chosen_at = world.cloud().clock().now();
+    let flows = world.node.flows_of(talk.client).unwrap();
+    // FC-67
+    assert_eq!(flows.len(), 1, "{flows:?}");
+    assert_eq!(flows[0].frontend, frontend(Protocol::Tcp));
+    let expected = if talk.target == "one" { &one } else { &two };
+    assert_eq!(
+        world.node.flow_target(talk.client).unwrap(),
+        Some(expected.at)
+    );
+    assert_eq!(world.node.flow_target(front(1)).unwrap(), None);
+    world.deregister(&group, expected).await;
+    // FC-83: the state then, not the state now.
+    let states = world.cloud().target_states_at(expected.at, chosen_at);
+    assert_eq!(states[&group].0, TargetState::Healthy);
+    assert_eq!(world.state(&group, expected.at), TargetState::Draining);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fc39c_probes_are_real_packets_and_http_needs_a_good_status() {
+    use e2e_cloud::engine::{Outcome, ProbeProtocol, What};
+    let world = World::new();
+    let one = Target::new(&world, "one");
+    let mut spec = quick_group();
+    let http = |check| HealthCheck {
+        protocol: ProbeProtocol::Http,
+        ..check
+    };
+    spec.health = spec.health.map(http);
+    let group = world
+        .cloud()
+        .with(|engine, now| engine.create_group(now, "g", spec).unwrap().id);
+    world.register(&group, &[&one]);
+    // FC-39c: the target greets and then echoes the request, which is no HTTP answer.
+    world.until(&group, one.at, TargetState::Unhealthy).await;
+    let outcomes = world.cloud().look(|engine| {
+        let outcome = |event: &std::sync::Arc<e2e_cloud::engine::Event>| match &event.what {
+            What::Probe { outcome, .. } => Some(outcome.clone()),
+            _ => None,
+        };
+        engine
+            .log()
+            .after(0)
+            .filter_map(outcome)
+            .collect::<Vec<_>>()
+    });
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| matches!(outcome, Outcome::Error(_))),
+        "{outcomes:?}"
+    );
+}
