@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
+use onehop_runtime::clock::Clock;
 
 use crate::client::{ClientNet, single_homed};
 use crate::drops::{DropHook, DropLog};
@@ -23,8 +24,10 @@ use crate::{Error, Result};
 pub(crate) type AddressHook = Arc<dyn Fn(AddressEvent) + Send + Sync>;
 
 /// What a world may choose about its network.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct FabricConfig {
+    /// The world's clock, for cool-downs.
+    pub clock: Clock,
     /// How long an ended pod's address stays owned by its node (FC-75). The local profile has none.
     pub cooldown: Duration,
     /// What comes after (FC-76).
@@ -33,6 +36,26 @@ pub struct FabricConfig {
     pub on_address: Option<AddressHook>,
     /// Told of each packet that the router drops.
     pub on_drop: Option<DropHook>,
+}
+
+impl FabricConfig {
+    /// The local profile: no cool-down, ended pods' addresses stay idle, nobody is told.
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            cooldown: Duration::ZERO,
+            after_cooldown: AfterCooldown::default(),
+            on_address: None,
+            on_drop: None,
+        }
+    }
+}
+
+impl Default for FabricConfig {
+    /// [`FabricConfig::new`] with the system's clock.
+    fn default() -> Self {
+        Self::new(Clock::system())
+    }
 }
 
 /// The network of one world. Dropping it kills the world's processes and removes its namespaces.
@@ -112,6 +135,7 @@ impl Fabric {
             tag: self.tag.clone(),
             processes: Arc::clone(&self.processes),
             router: self.router.clone(),
+            clock: self.config.clock,
             cooldown: self.config.cooldown,
             after_cooldown: self.config.after_cooldown,
             on_address: self.config.on_address.clone(),

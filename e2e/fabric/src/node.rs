@@ -5,25 +5,26 @@
 //! the stand-in marks flows that came in by the primary interface for a node address (0x80) so that their replies
 //! go back that way (harness.md section 3). The kubelet stand-in adds and removes pods.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
+use onehop_runtime::clock::Clock;
 
-use crate::fabric::{AddressHook, host, lock};
+use crate::fabric::{AddressHook, host};
 use crate::ip::Batch;
 use crate::netns::Netns;
-use crate::ownership::{AddressBook, AddressEvent, AfterCooldown, Step};
+use crate::ownership::{AddressBook, AfterCooldown};
 use crate::process::Processes;
 use crate::router::{Port, Router};
 use crate::tag::WorldTag;
-use crate::{Error, Result, tables};
+use crate::{Result, tables};
 
-/// Next hop that every pod has, at the other end of its link. No interface carries the address; the neighbour entry
-/// is static, as with the routed-pod CNIs.
-const POD_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-const POD_GATEWAY_MAC: &str = "ee:ee:ee:ee:ee:ee";
+mod pods;
+
+pub use pods::PodNet;
+
 /// Routing table of the secondary interface.
 const SECONDARY_TABLE: u32 = 102;
 /// Connection mark of flows that came in by the primary interface for a node address.
@@ -36,6 +37,7 @@ pub(crate) struct NodePlan {
     pub(crate) tag: WorldTag,
     pub(crate) processes: Arc<Processes>,
     pub(crate) router: Router,
+    pub(crate) clock: Clock,
     pub(crate) cooldown: Duration,
     pub(crate) after_cooldown: AfterCooldown,
     pub(crate) on_address: Option<AddressHook>,
@@ -52,32 +54,6 @@ struct Inner {
     ns: Netns,
     plan: NodePlan,
     book: Mutex<AddressBook>,
-}
-
-/// A pod's namespace on a node. Give it back by [`NodeNet::remove_pod`]; its processes must have ended.
-#[derive(Debug)]
-pub struct PodNet {
-    ns: Netns,
-    name: String,
-    address: Ipv4Addr,
-    interface: String,
-}
-
-impl PodNet {
-    /// Its namespace.
-    pub fn netns(&self) -> &Netns {
-        &self.ns
-    }
-
-    /// Its address.
-    pub fn address(&self) -> Ipv4Addr {
-        self.address
-    }
-
-    /// The node's end of its link.
-    pub fn node_interface(&self) -> &str {
-        &self.interface
-    }
 }
 
 impl NodeNet {
@@ -144,154 +120,6 @@ impl NodeNet {
     /// The router port of the secondary interface.
     pub fn secondary_port(&self) -> String {
         format!("n{}e1", self.inner.plan.index)
-    }
-
-    /// The next pod on this node gets `address` (FC-77), unless a pod uses it.
-    pub fn set_next_pod_ip(&self, address: Ipv4Addr) -> Result<()> {
-        if lock(&self.inner.book).choose_next(address) {
-            return Ok(());
-        }
-        Err(Error::Invalid(format!(
-            "{address} is used by a pod of {}",
-            self.name()
-        )))
-    }
-
-    /// Makes the namespace and link of a pod. `address`: one that the caller chose, else the next of the node's
-    /// range. `pod` names it in logs and in the namespace's name; it must be unique on the node.
-    pub fn add_pod(&self, pod: &str, address: Option<Ipv4Addr>) -> Result<PodNet> {
-        let address = self.take_address(address)?;
-        let made = self.cable_pod(pod, address);
-        if made.is_err() {
-            lock(&self.inner.book).give_back(address, self.now());
-        }
-        made
-    }
-
-    /// Removes a pod's link and route at once; its address cools down (FC-75). Sockets still open in the namespace
-    /// keep only the namespace alive.
-    pub fn remove_pod(&self, pod: PodNet) -> Result<()> {
-        let PodNet {
-            ns,
-            address,
-            interface,
-            ..
-        } = pod;
-        let mut batch = Batch::default();
-        batch
-            .line(format!("link del {interface}"))
-            .line(format!("rule del pref 512 to {address} lookup main"))
-            .line(format!(
-                "rule del pref 1536 from {address} lookup {SECONDARY_TABLE}"
-            ));
-        batch.run(self.netns())?;
-        drop(ns);
-        let cooldown = lock(&self.inner.book).give_back(address, self.now());
-        self.tell(AddressEvent::Cooling {
-            node: self.name().to_owned(),
-            address,
-            cooldown,
-        });
-        self.settle()
-    }
-
-    /// Ends the cool-downs that are over.
-    pub(crate) fn settle(&self) -> Result<()> {
-        let steps = lock(&self.inner.book).settle(self.now());
-        for step in steps {
-            let (Step::Release(address) | Step::Offer(address)) = step;
-            self.inner.plan.router.disown(address)?;
-            self.tell(AddressEvent::Released {
-                node: self.name().to_owned(),
-                address,
-            });
-            if matches!(step, Step::Offer(_)) {
-                lock(&self.inner.plan.offered).push((address, self.name().to_owned()));
-            }
-        }
-        Ok(())
-    }
-
-    fn take_address(&self, chosen: Option<Ipv4Addr>) -> Result<Ipv4Addr> {
-        let mut book = lock(&self.inner.book);
-        if let Some(address) = chosen.or_else(|| self.offered_elsewhere()) {
-            let free = book.take_exactly(address);
-            return if free {
-                Ok(address)
-            } else {
-                Err(Error::Invalid(format!(
-                    "{address} is used by a pod of {}",
-                    self.name()
-                )))
-            };
-        }
-        book.take()
-            .ok_or_else(|| Error::Invalid(format!("{} has no pod address left", self.name())))
-    }
-
-    fn offered_elsewhere(&self) -> Option<Ipv4Addr> {
-        let mut offered = lock(&self.inner.plan.offered);
-        let at = offered.iter().position(|(_, node)| node != self.name())?;
-        Some(offered.remove(at).0)
-    }
-
-    fn cable_pod(&self, pod: &str, address: Ipv4Addr) -> Result<PodNet> {
-        let Inner { plan, ns: node, .. } = &*self.inner;
-        if plan.router.owner(address).as_deref() != Some(self.secondary_port().as_str()) {
-            plan.router.own(
-                address,
-                &self.secondary_port(),
-                Some(self.secondary_address()),
-            )?;
-            self.tell(AddressEvent::Assigned {
-                node: self.name().to_owned(),
-                address,
-            });
-        }
-        // The node's name keeps pods of one name on two nodes apart.
-        let ns = Netns::new(
-            &plan.tag,
-            &format!("pod-{}-{pod}", self.name()),
-            Arc::clone(&plan.processes),
-        )?;
-        let interface = format!("veth{:08x}", u32::from(address));
-        let mut batch = Batch::default();
-        batch
-            .line(format!(
-                "link add {interface} address {POD_GATEWAY_MAC} type veth peer name eth0 netns {}",
-                ns.name()
-            ))
-            .line(format!("link set {interface} up"))
-            .line(format!(
-                "route add {address} dev {interface} scope link src {}",
-                self.address()
-            ))
-            .line(format!("rule add pref 512 to {address} lookup main"))
-            .line(format!(
-                "rule add pref 1536 from {address} lookup {SECONDARY_TABLE}"
-            ));
-        batch.run(node)?;
-        let mut batch = Batch::default();
-        batch
-            .line("link set eth0 up")
-            .line(format!("addr add {address}/32 dev eth0"))
-            .line(format!("route add {POD_GATEWAY} dev eth0 scope link"))
-            .line(format!(
-                "neigh add {POD_GATEWAY} lladdr {POD_GATEWAY_MAC} dev eth0 nud permanent"
-            ))
-            .line(format!("route add default via {POD_GATEWAY} dev eth0"));
-        batch.run(&ns)?;
-        self.tell(AddressEvent::Used {
-            node: self.name().to_owned(),
-            address,
-            pod: pod.to_owned(),
-        });
-        Ok(PodNet {
-            ns,
-            name: pod.to_owned(),
-            address,
-            interface,
-        })
     }
 
     fn configure(&self) -> Result<()> {
@@ -363,31 +191,5 @@ impl NodeNet {
             address,
             source_check: true,
         })
-    }
-
-    fn tell(&self, event: AddressEvent) {
-        if let Some(hook) = &self.inner.plan.on_address {
-            hook(event);
-        }
-    }
-
-    #[expect(
-        clippy::unused_self,
-        reason = "the world's clock comes with the first cool-down that is not zero"
-    )]
-    fn now(&self) -> Duration {
-        Duration::ZERO
-    }
-}
-
-impl PodNet {
-    /// What its starter called it.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its address, as sockets want it.
-    pub fn ip(&self) -> IpAddr {
-        self.address.into()
     }
 }

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use onehop_core::time::Time;
+
 /// What happens to a pod's address after its cool-down (FC-76).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AfterCooldown {
@@ -63,7 +65,7 @@ pub enum AddressEvent {
 enum State {
     Used,
     Cooling {
-        until: Duration,
+        until: Time,
     },
     /// Owned, and never given out again.
     Idle,
@@ -140,19 +142,15 @@ impl AddressBook {
         self.states.insert(address, State::Used) != Some(State::Used)
     }
 
-    /// The pod is gone. The answer is how long the address cools down.
-    pub(crate) fn give_back(&mut self, address: Ipv4Addr, now: Duration) -> Duration {
-        self.states.insert(
-            address,
-            State::Cooling {
-                until: now + self.cooldown,
-            },
-        );
-        self.cooldown
+    /// The pod is gone. The answer is when the address has cooled down.
+    pub(crate) fn give_back(&mut self, address: Ipv4Addr, now: Time) -> Time {
+        let until = now + self.cooldown;
+        self.states.insert(address, State::Cooling { until });
+        until
     }
 
     /// Ends every cool-down that is over at `now`.
-    pub(crate) fn settle(&mut self, now: Duration) -> Vec<Step> {
+    pub(crate) fn settle(&mut self, now: Time) -> Vec<Step> {
         let mut steps = Vec::new();
         for (&address, state) in &mut self.states {
             let State::Cooling { until } = *state else {
@@ -201,14 +199,18 @@ mod tests {
         for (after, steps, next) in cases {
             let mut book = book(after);
             assert_eq!(book.take(), Some(A), "FC-76 {after:?}");
-            assert_eq!(book.give_back(A, Duration::ZERO), COOLDOWN);
+            assert_eq!(book.give_back(A, Time::EPOCH), Time::EPOCH + COOLDOWN);
             assert_eq!(
-                book.settle(COOLDOWN / 2),
+                book.settle(Time::EPOCH + COOLDOWN / 2),
                 vec![],
                 "FC-75: owned during the cool-down"
             );
-            assert_eq!(book.settle(COOLDOWN), steps, "FC-76 {after:?}");
-            assert_eq!(book.settle(COOLDOWN * 2), vec![], "once only");
+            assert_eq!(
+                book.settle(Time::EPOCH + COOLDOWN),
+                steps,
+                "FC-76 {after:?}"
+            );
+            assert_eq!(book.settle(Time::EPOCH + COOLDOWN * 2), vec![], "once only");
             assert_eq!(book.take(), Some(next), "FC-76 {after:?}");
         }
     }
@@ -217,8 +219,8 @@ mod tests {
     fn fc76_immediate_reuses_without_cooldown() {
         let mut book = book(AfterCooldown::Immediate);
         assert_eq!(book.take(), Some(A));
-        assert_eq!(book.give_back(A, Duration::ZERO), Duration::ZERO);
-        assert_eq!(book.settle(Duration::ZERO), vec![]);
+        assert_eq!(book.give_back(A, Time::EPOCH), Time::EPOCH);
+        assert_eq!(book.settle(Time::EPOCH), vec![]);
         assert_eq!(book.take(), Some(A), "FC-76");
     }
 

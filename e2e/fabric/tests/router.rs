@@ -3,9 +3,13 @@
 mod common;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use common::{TCP, UDP, at, call_tcp, call_udp, dnat, eventually, serve_once, udp_to, world};
-use e2e_fabric::{DropReason, Hook, HopCounters, HopMatch, Netns, NodeNet};
+use e2e_fabric::{
+    AfterCooldown, DropReason, Fabric, FabricConfig, Hook, HopCounters, HopMatch, Netns, NodeNet,
+    WorldTag,
+};
 
 const LB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
 
@@ -13,18 +17,13 @@ const LB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
 fn break_pod_routes(node: &NodeNet, broken: bool) {
     let verb = if broken { "add" } else { "del" };
     let (from, verb) = (node.pod_cidr().to_string(), verb.to_owned());
-    node.netns().run(move || {
+    let done = node.netns().run(move || {
         let rule = [
             "rule", &verb, "pref", "100", "from", &from, "lookup", "main",
         ];
-        assert!(
-            std::process::Command::new("ip")
-                .args(rule)
-                .status()
-                .unwrap()
-                .success()
-        );
+        std::process::Command::new("ip").args(rule).status()
     });
+    assert!(done.is_ok_and(|status| status.success()));
 }
 
 #[tokio::test]
@@ -98,7 +97,7 @@ async fn fc73_an_address_without_owner_is_silent() {
     );
     // An ICMP error would be the socket's error; silence is a time-out.
     socket
-        .set_read_timeout(Some(std::time::Duration::from_millis(200)))
+        .set_read_timeout(Some(Duration::from_millis(200)))
         .unwrap();
     let error = socket.recv(&mut [0; 8]).unwrap_err();
     assert_eq!(
@@ -117,7 +116,7 @@ async fn fc73_an_address_without_owner_is_silent() {
     );
     let socket = udp_to(client.netns(), at(gone, 7000));
     socket
-        .set_read_timeout(Some(std::time::Duration::from_millis(200)))
+        .set_read_timeout(Some(Duration::from_millis(200)))
         .unwrap();
     assert_eq!(
         socket.recv(&mut [0; 8]).unwrap_err().kind(),
@@ -222,4 +221,50 @@ async fn fc74_a_node_port_flow_to_a_local_pod_returns_by_the_primary_interface()
         "FC-74 udp"
     );
     assert_eq!(fabric.router().drops(), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn fc_t11_packets_reach_the_node_for_the_cooldown_and_then_find_no_owner() {
+    let cooldown = Duration::from_millis(600);
+    let config = FabricConfig {
+        cooldown,
+        after_cooldown: AfterCooldown::Release,
+        ..FabricConfig::default()
+    };
+    let fabric = Fabric::new(WorldTag::new().unwrap(), config).unwrap();
+    let node = fabric.add_node("a").unwrap();
+    let pod = node.add_pod("web", None).unwrap();
+    let client = fabric.add_client("outside", true).unwrap();
+    let address = pod.address();
+    let to_pod = HopMatch {
+        destination: Some(address.into()),
+        ..HopMatch::default()
+    };
+    let arrived =
+        HopCounters::start(node.netns(), &[("in", Hook::In("eth1".into()), to_pod)]).unwrap();
+    node.remove_pod(pod).unwrap();
+    udp_to(client.netns(), at(address, 7000));
+    eventually("the packet reaches the node", || {
+        arrived.read().unwrap()[0].packets == 1
+    });
+    assert_eq!(
+        fabric.router().owner(address),
+        Some(node.secondary_port()),
+        "FC-T11: owned while it cools down"
+    );
+    eventually("released", || fabric.router().owner(address).is_none());
+    udp_to(client.netns(), at(address, 7000));
+    eventually("no_owner", || {
+        fabric.router().drop_count(DropReason::NoOwner).unwrap() == 1
+    });
+    assert_eq!(
+        arrived.read().unwrap()[0].packets,
+        1,
+        "FC-T11: no more at the node"
+    );
+    assert_ne!(
+        node.add_pod("next", None).unwrap().address(),
+        address,
+        "FC-76: released for good"
+    );
 }

@@ -2,6 +2,7 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    clippy::unwrap_used,
     reason = "shared by test binaries, each of which uses its own part"
 )]
 
