@@ -1,0 +1,205 @@
+//! A Pod object as the kubelet reads it: once, at the border, with Kubernetes' defaults filled in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::events::PodRef;
+use crate::probe::{ProbeAction, ProbePlan};
+
+/// When a container that ended is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RestartPolicy {
+    Always,
+    OnFailure,
+    Never,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PreStop {
+    Sleep(Duration),
+    Exec(Vec<String>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ContainerPlan {
+    pub(crate) name: String,
+    pub(crate) image: String,
+    /// Replaces the image's program if not empty.
+    pub(crate) command: Vec<String>,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<(String, EnvSource)>,
+    pub(crate) readiness: Option<ProbePlan>,
+    pub(crate) pre_stop: Option<PreStop>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EnvSource {
+    Value(String),
+    Field(String),
+}
+
+/// What of a pod never changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodPlan {
+    pub(crate) pod: PodRef,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) host_network: bool,
+    pub(crate) restart: RestartPolicy,
+    pub(crate) grace: Duration,
+    pub(crate) gates: Vec<String>,
+    pub(crate) containers: Vec<ContainerPlan>,
+    /// What the pod asks for and this stand-in does not do.
+    pub(crate) not_done: Option<&'static str>,
+}
+
+impl PodPlan {
+    /// `None`: the object lacks what every server fills in.
+    pub(crate) fn read(pod: &core::Pod) -> Option<Self> {
+        let spec = pod.spec.as_ref()?;
+        Some(Self {
+            pod: pod_ref(pod)?,
+            labels: pod.metadata.labels.clone().unwrap_or_default(),
+            host_network: spec.host_network.unwrap_or(false),
+            restart: match spec.restart_policy.as_deref() {
+                Some("Never") => RestartPolicy::Never,
+                Some("OnFailure") => RestartPolicy::OnFailure,
+                _ => RestartPolicy::Always,
+            },
+            grace: seconds(spec.termination_grace_period_seconds, 30),
+            gates: spec
+                .readiness_gates
+                .iter()
+                .flatten()
+                .map(|g| g.condition_type.clone())
+                .collect(),
+            containers: spec.containers.iter().map(container).collect(),
+            not_done: not_done(spec),
+        })
+    }
+}
+
+fn not_done(spec: &core::PodSpec) -> Option<&'static str> {
+    if spec.init_containers.iter().flatten().next().is_some() {
+        return Some("init containers are not run");
+    }
+    let probed = |c: &core::Container| c.liveness_probe.is_some() || c.startup_probe.is_some();
+    spec.containers
+        .iter()
+        .any(probed)
+        .then_some("only readiness probes are run")
+}
+
+pub(crate) fn pod_ref(pod: &core::Pod) -> Option<PodRef> {
+    Some(PodRef {
+        namespace: pod.metadata.namespace.clone()?,
+        name: pod.metadata.name.clone()?,
+        uid: pod.metadata.uid.clone()?,
+    })
+}
+
+/// How long a pod that is being deleted has; `None` while it is not.
+pub(crate) fn deletion_grace(pod: &core::Pod) -> Option<Duration> {
+    pod.metadata.deletion_timestamp.as_ref()?;
+    let spec = pod
+        .spec
+        .as_ref()
+        .and_then(|s| s.termination_grace_period_seconds);
+    Some(seconds(
+        pod.metadata.deletion_grace_period_seconds.or(spec),
+        30,
+    ))
+}
+
+fn container(container: &core::Container) -> ContainerPlan {
+    let env = container.env.iter().flatten().filter_map(|var| {
+        let field = || {
+            var.value_from
+                .as_ref()?
+                .field_ref
+                .as_ref()
+                .map(|f| EnvSource::Field(f.field_path.clone()))
+        };
+        let value = var.value.clone().map(EnvSource::Value).or_else(field);
+        Some((var.name.clone(), value?))
+    });
+    let pre_stop = container
+        .lifecycle
+        .as_ref()
+        .and_then(|l| l.pre_stop.as_ref());
+    ContainerPlan {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        command: container.command.clone().unwrap_or_default(),
+        args: container.args.clone().unwrap_or_default(),
+        env: env.collect(),
+        readiness: container
+            .readiness_probe
+            .as_ref()
+            .and_then(|p| probe(p, container)),
+        pre_stop: pre_stop.and_then(|handler| match (&handler.sleep, &handler.exec) {
+            (Some(sleep), _) => Some(PreStop::Sleep(seconds(Some(sleep.seconds), 0))),
+            (None, Some(exec)) => Some(PreStop::Exec(exec.command.clone().unwrap_or_default())),
+            (None, None) => None,
+        }),
+    }
+}
+
+fn probe(probe: &core::Probe, container: &core::Container) -> Option<ProbePlan> {
+    let action = if let Some(http) = &probe.http_get {
+        ProbeAction::Http {
+            host: http.host.clone(),
+            port: port(&http.port, container)?,
+            path: http.path.clone().unwrap_or_else(|| "/".to_owned()),
+            headers: http
+                .http_headers
+                .iter()
+                .flatten()
+                .map(|h| (h.name.clone(), h.value.clone()))
+                .collect(),
+        }
+    } else if let Some(tcp) = &probe.tcp_socket {
+        ProbeAction::Tcp {
+            host: tcp.host.clone(),
+            port: port(&tcp.port, container)?,
+        }
+    } else {
+        ProbeAction::Exec {
+            command: probe.exec.as_ref()?.command.clone()?,
+        }
+    };
+    let count = |given: Option<i32>, default| {
+        given
+            .and_then(|n| u32::try_from(n).ok())
+            .unwrap_or(default)
+            .max(1)
+    };
+    Some(ProbePlan {
+        action,
+        delay: seconds(probe.initial_delay_seconds.map(Into::into), 0),
+        period: seconds(probe.period_seconds.map(Into::into), 10),
+        timeout: seconds(probe.timeout_seconds.map(Into::into), 1),
+        success: count(probe.success_threshold, 1),
+        failure: count(probe.failure_threshold, 3),
+    })
+}
+
+fn port(port: &IntOrString, container: &core::Container) -> Option<u16> {
+    let number = match port {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(name) => {
+            let ports = container.ports.as_deref().unwrap_or_default();
+            ports
+                .iter()
+                .find(|p| p.name.as_ref() == Some(name))?
+                .container_port
+        }
+    };
+    u16::try_from(number).ok()
+}
+
+fn seconds(given: Option<i64>, default: u64) -> Duration {
+    Duration::from_secs(given.and_then(|s| u64::try_from(s).ok()).unwrap_or(default))
+}
