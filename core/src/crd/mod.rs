@@ -21,6 +21,8 @@ pub use node_targets::{
     NodeTargetsSpec, NodeTargetsStatus, ServiceRef, Tail, TargetHealth, TargetState, Vip, VipPort,
 };
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -77,9 +79,14 @@ pub enum LateFlows {
 }
 
 /// The three definitions, in the order in which they are installed.
-pub fn definitions()
--> [k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition; 3]
-{
-    use kube::CustomResourceExt;
+pub fn definitions() -> [CustomResourceDefinition; 3] {
     [LoadBalancer::crd(), NodeTargets::crd(), AddressPool::crd()].map(schema::settled)
+}
+
+/// The definitions as they are written to the chart, each with the name of its file.
+pub fn manifests() -> impl Iterator<Item = (String, serde_json::Value)> {
+    definitions().into_iter().map(|definition| {
+        let file = format!("{}.yaml", definition.spec.names.plural);
+        (file, schema::manifest(&definition))
+    })
 }

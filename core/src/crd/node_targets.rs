@@ -224,7 +224,7 @@ pub struct Vip {
     pub ports: Vec<VipPort>,
 }
 
-/// A port of a [`Vip`].
+/// A port of an address.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]

@@ -4,6 +4,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Number, Value};
 
 /// Conditions as the API machinery defines them, keyed by their type.
 pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
@@ -95,5 +96,34 @@ fn settle(schema: &mut JSONSchemaProps) {
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
         settle(values);
+    }
+}
+
+/// The definition as JSON, with whole numbers written as such (the type holds bounds as floats).
+pub(super) fn manifest(crd: &CustomResourceDefinition) -> Value {
+    // Plain data with string keys: there is nothing in it that JSON cannot hold.
+    let mut manifest = serde_json::to_value(crd).unwrap_or_default();
+    write_whole_numbers(&mut manifest);
+    manifest
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "whole and within 2^53, checked"
+)]
+fn write_whole_numbers(value: &mut Value) {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) => {
+            let float = number
+                .as_f64()
+                .filter(|f| number.is_f64() && f.abs() < EXACT);
+            if let Some(whole) = float.filter(|f| f.fract() == 0.0) {
+                *number = Number::from(whole as i64);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(write_whole_numbers),
+        Value::Object(fields) => fields.values_mut().for_each(write_whole_numbers),
+        _ => {}
     }
 }
