@@ -2,8 +2,10 @@
 //! Owned by the writer thread. Blocking; never touches anything but the tables `ip onehop` and `ip6 onehop` (S-201).
 
 mod classes;
+mod family;
 mod parts;
 mod skeleton;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,18 +17,20 @@ use std::time::Duration;
 use onehop_core::time::Time;
 use onehop_nft::{Batch, CommitError, DumpError, Socket, kernel_version};
 
-use crate::table::element::{
-    CommitFailure, Dataplane, ElementChange, ElementKey, Elements, Family,
-};
+use crate::table::element::{CommitFailure, Dataplane, ElementChange, Elements, Family};
 use crate::table::layout::{Layout, Options, table};
 use classes::Classes;
-use parts::{Part, Planned};
+use family::{FamilyState, Outcome};
+use parts::Part;
 use skeleton::Takeover;
+use watch::Watch;
 
 /// Default size limit of one batch (S-133).
 const BATCH_LIMIT: usize = 16 << 20;
 /// A class chain is deleted at the earliest this long after its last use (S-247).
 const CLASS_REST: Duration = Duration::from_secs(1);
+/// How often reading starts again because somebody changed the tables meanwhile.
+const READ_ATTEMPTS: usize = 10;
 /// Name of the node lock where tables cannot be owned; abstract, so it belongs to the network namespace.
 const LOCK_NAME: &[u8] = b"onehop-node-agent-tables";
 
@@ -51,27 +55,37 @@ impl Features {
 
 /// The kernel of the network namespace in which it was opened.
 pub struct Kernel {
-    socket: Socket,
+    line: Line,
     features: Features,
-    limit: usize,
     now: Now,
     lock: Option<UnixDatagram>,
     families: Vec<FamilyState>,
 }
 
-/// One family's table.
-struct FamilyState {
-    family: Family,
-    layout: Layout,
-    /// `None` until the table was read back, and after a failure that leaves its content in doubt (S-130).
-    classes: Option<Classes>,
+/// The way to the kernel.
+#[derive(Debug)]
+struct Line {
+    socket: Socket,
+    /// Largest batch.
+    limit: usize,
+    /// On kernels where the tables are not owned, once they were read.
+    watch: Option<Watch>,
+}
+
+impl Line {
+    fn commit(&mut self, batch: &Batch) -> Result<(), CommitError> {
+        match &mut self.watch {
+            Some(watch) => watch.commit(&mut self.socket, batch),
+            None => self.socket.commit(batch),
+        }
+    }
 }
 
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kernel")
+            .field("line", &self.line)
             .field("features", &self.features)
-            .field("limit", &self.limit)
             .finish_non_exhaustive()
     }
 }
@@ -99,9 +113,12 @@ impl Kernel {
             classes: None,
         });
         Ok(Self {
-            socket,
+            line: Line {
+                socket,
+                limit,
+                watch: None,
+            },
             features,
-            limit,
             now,
             lock: None,
             families: families.into(),
@@ -111,13 +128,13 @@ impl Kernel {
     /// Limits the size of one batch, to exercise the loading in pieces.
     #[must_use]
     pub fn with_batch_limit(mut self, bytes: usize) -> Self {
-        self.limit = bytes;
+        self.line.limit = bytes;
         self
     }
 
     /// Port of the socket; notifications of own commits carry it (S-260).
     pub fn port_id(&self) -> u32 {
-        self.socket.port_id()
+        self.line.socket.port_id()
     }
 
     /// The node lock of kernels that cannot own tables; false when another agent has it.
@@ -143,12 +160,54 @@ impl Dataplane for Kernel {
         if !self.take_lock()? {
             return Ok(None);
         }
+        for _ in 0..READ_ATTEMPTS {
+            self.line.watch = None;
+            if !self.features.owned_tables {
+                let watch = Watch::begin(&mut self.line.socket);
+                self.line.watch = Some(watch.map_err(|error| failure(error.to_string()))?);
+            }
+            let elements = self.read_families()?;
+            let watch = self.line.watch.as_mut().map_or(Ok(false), Watch::touched);
+            if !watch.map_err(|error| failure(error.to_string()))? {
+                return Ok(elements);
+            }
+        }
+        Err(failure(
+            "the tables change all the time while they are read".to_owned(),
+        ))
+    }
+
+    fn commit(&mut self, change: &ElementChange) -> Result<(), CommitFailure> {
+        let (mut outcome, now) = (Outcome::default(), (self.now)());
+        for state in &mut self.families {
+            let part = Part::of(change, state.family);
+            if !part.is_empty() {
+                state.commit(&mut self.line, part, now, &mut outcome);
+            }
+        }
+        outcome.result()
+    }
+
+    fn idle(&mut self) -> Result<bool, CommitFailure> {
+        let now = (self.now)();
+        let mut waiting = false;
+        for state in &mut self.families {
+            let tidied = state.tidy(&mut self.line, CLASS_REST, now);
+            waiting |=
+                tidied.map_err(|error| failure(format!("delete of class chains: {error}")))?;
+        }
+        Ok(waiting)
+    }
+}
+
+impl Kernel {
+    fn read_families(&mut self) -> Result<Option<Elements>, CommitFailure> {
         let mut elements = Elements::new();
         let mut failures = Vec::new();
         for state in &mut self.families {
             state.classes = None;
-            match skeleton::take_over(&mut self.socket, state.family, &state.layout, self.features)
-            {
+            let socket = &mut self.line.socket;
+            match skeleton::take_over(socket, state.family, &state.layout, self.features) {
                 Ok(Takeover::Standby) => return Ok(None),
                 Ok(Takeover::Ours(held)) => {
                     state.classes = Some(Classes::of(&held, (self.now)()));
@@ -166,174 +225,6 @@ impl Dataplane for Kernel {
         }
         Ok(Some(elements))
     }
-
-    fn commit(&mut self, change: &ElementChange) -> Result<(), CommitFailure> {
-        let mut outcome = Outcome::default();
-        for index in 0..self.families.len() {
-            let part = Part::of(change, self.families[index].family);
-            if !part.is_empty() {
-                self.commit_family(index, part, &mut outcome);
-            }
-        }
-        outcome.result()
-    }
-
-    fn idle(&mut self) -> Result<bool, CommitFailure> {
-        let now = (self.now)();
-        let mut waiting = false;
-        for state in &mut self.families {
-            let Some(classes) = &mut state.classes else {
-                continue;
-            };
-            for class in classes.rested(now, CLASS_REST) {
-                let mut batch = Batch::new();
-                batch.del_chain(&state.layout.table, &class.name());
-                match self.socket.commit(&batch) {
-                    Ok(()) => classes.deleted(class),
-                    // Kernels before 6.2 hold the reference of a removed element for a moment: later (S-247).
-                    Err(error) if error.errno() == Some(libc::EBUSY) => {
-                        classes.rest_again(class, now)
-                    }
-                    Err(error) => {
-                        state.classes = None;
-                        return Err(failure(format!(
-                            "delete of chain {}: {error}",
-                            class.name()
-                        )));
-                    }
-                }
-            }
-            waiting |= state.classes.as_ref().is_some_and(Classes::any_resting);
-        }
-        Ok(waiting)
-    }
-}
-
-/// What came of the families and pieces of one change.
-#[derive(Default)]
-struct Outcome {
-    refused: BTreeSet<ElementKey>,
-    messages: Vec<String>,
-    /// The content of a table is in doubt.
-    lost: bool,
-    standby: bool,
-}
-
-impl Outcome {
-    fn refuse(&mut self, part: &Part, message: String) {
-        self.refused.extend(part.keys());
-        self.messages.push(message);
-    }
-
-    fn lose(&mut self, message: String) {
-        self.lost = true;
-        self.messages.push(message);
-    }
-
-    fn result(self) -> Result<(), CommitFailure> {
-        if self.messages.is_empty() {
-            return Ok(());
-        }
-        // In doubt about anything, the caller reads back all of it: that is what an empty list says.
-        let refused = if self.lost {
-            BTreeSet::new()
-        } else {
-            self.refused
-        };
-        Err(CommitFailure {
-            refused,
-            message: self.messages.join("; "),
-            standby: self.standby,
-        })
-    }
-}
-
-impl Kernel {
-    /// Commits a part: whole, or in pieces when it is too large, or without what the kernel refuses (S-258).
-    fn commit_family(&mut self, index: usize, part: Part, outcome: &mut Outcome) {
-        // A stack instead of recursion: pieces keep their order, so that slots of a frontend go with its verdict.
-        let mut pieces = vec![part];
-        while let Some(part) = pieces.pop() {
-            let state = &mut self.families[index];
-            let Some(classes) = &mut state.classes else {
-                outcome.refuse(&part, format!("{:?}: the table is not there", state.family));
-                continue;
-            };
-            let planned = Planned::new(state.family, &part, classes);
-            let result = match planned.too_large(self.limit) && part.can_split() {
-                true => Err(CommitError::TooLarge {
-                    bytes: planned.batch.len(),
-                }),
-                false => self.socket.commit(&planned.batch),
-            };
-            match result {
-                Ok(()) => {
-                    classes.committed(&part, &planned.new_classes, (self.now)());
-                    if !planned.unencodable.is_empty() {
-                        let message = format!(
-                            "{} elements are not of their set or family",
-                            planned.unencodable.len()
-                        );
-                        outcome.refused.extend(planned.unencodable);
-                        outcome.messages.push(message);
-                    }
-                }
-                Err(error) => {
-                    pieces.extend(self.after_error(index, part, &planned, &error, outcome))
-                }
-            }
-        }
-    }
-
-    /// What is still to be tried after an error, the next piece last.
-    fn after_error(
-        &mut self,
-        index: usize,
-        mut part: Part,
-        planned: &Planned,
-        error: &CommitError,
-        outcome: &mut Outcome,
-    ) -> Vec<Part> {
-        match error {
-            _ if error.errno() == Some(libc::EPERM) => {
-                self.families[index].classes = None;
-                outcome.standby = true;
-                outcome.lose(format!("the tables belong to another agent: {error}"));
-                Vec::new()
-            }
-            CommitError::Refused(failed) => {
-                let bad = planned.meaning(failed);
-                part.forget_removed(&bad.already_gone);
-                let refused = part.take_owners_of(&bad.keys);
-                if !refused.is_empty() {
-                    outcome.refuse(&refused, error.to_string());
-                }
-                match refused.is_empty() && bad.already_gone.is_empty() {
-                    true => halves(part, error, outcome),
-                    false if part.is_empty() => Vec::new(),
-                    false => vec![part],
-                }
-            }
-            CommitError::TooLarge { .. } | CommitError::Batch { .. } | CommitError::Encoding => {
-                halves(part, error, outcome)
-            }
-            CommitError::Generation | CommitError::Unknown(_) | CommitError::Socket(_) => {
-                self.families[index].classes = None;
-                outcome.lose(error.to_string());
-                Vec::new()
-            }
-        }
-    }
-}
-
-/// An error that names no element: each half alone (S-258); one owner alone is refused.
-fn halves(part: Part, error: &CommitError, outcome: &mut Outcome) -> Vec<Part> {
-    if part.can_split() {
-        let (first, second) = part.split();
-        return vec![second, first];
-    }
-    outcome.refuse(&part, error.to_string());
-    Vec::new()
 }
 
 fn failure(message: String) -> CommitFailure {

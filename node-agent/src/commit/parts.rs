@@ -192,10 +192,6 @@ impl Planned {
         planned
     }
 
-    pub(super) fn too_large(&self, limit: usize) -> bool {
-        self.batch.len() > limit
-    }
-
     /// Which elements failed operations are about.
     pub(super) fn meaning(&self, failed: &[FailedOp]) -> Meaning {
         let mut meaning = Meaning::default();

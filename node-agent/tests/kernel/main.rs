@@ -1,6 +1,13 @@
 //! The two tables in a real kernel: what `nft` lists of them, and how commits, restarts and failures leave them.
 //! Needs root; every test has a network namespace of its own that ends with its thread.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
 mod listing;
 mod packets;
 mod world;
@@ -368,5 +375,54 @@ fn s227_a_changed_verdict_replaces_the_old_one() {
             ))
             .unwrap();
         assert_eq!(kernel.read_back().unwrap(), Some(with(Verdict::Reject)));
+    });
+}
+
+#[test]
+fn s255_where_tables_cannot_be_owned_a_foreign_change_is_noticed_before_the_next_commit() {
+    in_namespace(|| {
+        let mut kernel = open_with(
+            &options(),
+            Features {
+                owned_tables: false,
+            },
+        );
+        let (one, two) = (
+            service("10.96.0.1", &["10.244.1.1"]),
+            service("10.96.0.2", &["10.244.1.2"]),
+        );
+        load(&mut kernel, &one);
+        // S-255: to another table it does not matter.
+        nft(&["add", "table", "ip", "foreign"]);
+        kernel
+            .commit(&ElementChange {
+                add: two.clone(),
+                remove: BTreeSet::new(),
+            })
+            .unwrap();
+        nft(&["delete", "table", "ip", TABLE]);
+        let remove = two.keys().copied().collect();
+        let failure = kernel
+            .commit(&ElementChange {
+                add: Elements::new(),
+                remove,
+            })
+            .unwrap_err();
+        assert_eq!(
+            failure.refused,
+            BTreeSet::new(),
+            "S-130: read back: {failure}"
+        );
+        assert_eq!(
+            kernel.read_back().unwrap(),
+            Some(Elements::new()),
+            "S-135: the skeleton is there again"
+        );
+        kernel
+            .commit(&ElementChange {
+                add: one,
+                remove: BTreeSet::new(),
+            })
+            .unwrap();
     });
 }

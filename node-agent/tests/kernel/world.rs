@@ -56,21 +56,22 @@ pub(crate) fn cluster_ip(ip: &str) -> Frontend {
     }
 }
 
-fn target(pod: &str) -> Option<Data> {
-    Some(Data::Target(SocketAddr::new(addr(pod), 8080)))
+fn target(pod: &str) -> Data {
+    Data::Target(SocketAddr::new(addr(pod), 8080))
 }
 
 /// Elements of a list behind a frontend: slots and verdict.
 pub(crate) fn list(frontend: Frontend, local: bool, pods: &[&str]) -> Elements {
     let family = Family::of(frontend.addr);
-    let (set, kind, scope) = match local {
-        false => (SetId::ServiceIps, ClassKind::N, 0),
-        true => (SetId::ServiceIpsLocal, ClassKind::L, LOCAL_SCOPE),
+    let (set, kind, scope) = if local {
+        (SetId::ServiceIpsLocal, ClassKind::L, LOCAL_SCOPE)
+    } else {
+        (SetId::ServiceIps, ClassKind::N, 0)
     };
     let slots = (scope..).zip(pods).map(|(slot, pod)| {
         (
             (family, SetId::Endpoints, Key::FrontendSlot(frontend, slot)),
-            target(pod),
+            Some(target(pod)),
         )
     });
     let mut elements: Elements = slots.collect();
@@ -95,9 +96,10 @@ pub(crate) fn node_port_list(
     pods: &[&str],
 ) -> Elements {
     let family = Family::of(addr(pods[0]));
-    let (set, kind, scope) = match local {
-        false => (SetId::ServiceNodePorts, ClassKind::Np, 0),
-        true => (SetId::ServiceNodePortsLocal, ClassKind::Npl, LOCAL_SCOPE),
+    let (set, kind, scope) = if local {
+        (SetId::ServiceNodePortsLocal, ClassKind::Npl, LOCAL_SCOPE)
+    } else {
+        (SetId::ServiceNodePorts, ClassKind::Np, 0)
     };
     let slots = (scope..).zip(pods).map(|(slot, pod)| {
         (
@@ -110,7 +112,7 @@ pub(crate) fn node_port_list(
                     slot,
                 },
             ),
-            target(pod),
+            Some(target(pod)),
         )
     });
     let mut elements: Elements = slots.collect();
