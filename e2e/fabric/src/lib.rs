@@ -3,9 +3,13 @@
 //!
 //! Worlds, the kubelet stand-in and the fake cloud call it. It never touches the host's network namespace: links are
 //! made inside the namespaces, sockets are opened on threads that joined them.
-
-// A harness aborts on a broken machine instead of carrying errors that nobody could handle.
-#![allow(clippy::missing_panics_doc)]
+//!
+//! ```text
+//!  client 203.0.113.x ──┐                  ┌── eth0 10.0.1.1x ─┐
+//!  client 10.0.3.x ─────┤   VPC router     │                   node ── veth ── pod 10.244.n.x
+//!  LB node 10.0.9.1x ───┴── one port each ─┴── eth1 10.0.2.1x ─┘ │
+//!                                                              mgmt0 172.30.0.1x ── bridge 172.30.0.1
+//! ```
 
 mod client;
 mod counters;

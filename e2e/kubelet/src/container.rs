@@ -87,12 +87,12 @@ impl Container {
     pub(crate) async fn run(self, mut stop: watch::Receiver<Deadline>) {
         let mut pause = None;
         loop {
-            let mut ran = Duration::ZERO;
+            let mut ran = None;
             match self.start() {
                 Ok((child, pid)) => {
                     let ended = self.supervise(child, pid, stop.clone()).await;
                     self.report(Report::Ended(ended));
-                    ran = ended.finished.since(ended.started);
+                    ran = Some(ended.finished.since(ended.started));
                     let again = match self.restart {
                         RestartPolicy::Always => true,
                         RestartPolicy::OnFailure => ended.code != 0,
@@ -111,9 +111,10 @@ impl Container {
                     pause = pause.or(Some(Duration::ZERO));
                 }
             }
-            let next = self.backoff.next(pause, ran);
+            let next = self.backoff.next(pause, ran.unwrap_or_default());
             pause = Some(next);
-            if !next.is_zero() {
+            // What could not be started has said why already.
+            if ran.is_some() && !next.is_zero() {
                 let message = format!("back-off {} s", next.as_secs_f32());
                 self.report(Report::Waiting {
                     reason: "CrashLoopBackOff",

@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::{World, address, at, condition, server, world};
 use e2e_kubelet::PodStep;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
@@ -284,4 +284,54 @@ async fn fc77_the_next_pod_gets_the_address_that_the_driver_chose() {
         address(&world.until_ready("next").await).to_string(),
         "10.244.1.2"
     );
+}
+
+#[tokio::test]
+async fn a_pod_that_was_deleted_by_force_ends_on_the_node_too() {
+    let world = world().await;
+    world.create("web", server(&["--on-term=ignore"])).await;
+    let pod = world.until_ready("web").await;
+    world
+        .pods
+        .delete("web", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+    // A successor of the same name may come meanwhile; it gets its own network and processes.
+    world.create("web", server(&[])).await;
+    let successor = world.until_ready("web").await;
+    assert_ne!(address(&successor), address(&pod));
+    let gone = |w: &World| {
+        w.events()
+            .iter()
+            .any(|e| Some(&e.pod.uid) == pod.metadata.uid.as_ref() && e.step == PodStep::Gone)
+    };
+    while !gone(&world) {
+        world.clock.sleep(Duration::from_millis(10)).await;
+    }
+    assert!(world.tcp(at(address(&successor), 7000)).await.is_some());
+    assert_eq!(
+        world.get("web").await.unwrap().metadata.uid,
+        successor.metadata.uid
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_image_and_a_crash_loop_are_told_in_the_status() {
+    let world = world().await;
+    for (name, image, reason) in [
+        ("unknown", "nobody/nothing:1", "ErrImagePull"),
+        ("crashing", "sh", "CrashLoopBackOff"),
+    ] {
+        let container = json!({ "name": "c", "image": image, "args": ["exit 1"] });
+        world
+            .create(name, json!({ "nodeName": "a", "containers": [container] }))
+            .await;
+        let told =
+            |p: Option<&Pod>| serde_json::to_string(&p).is_ok_and(|text| text.contains(reason));
+        world.until(name, reason, told).await;
+    }
+    let crashing = world.get("crashing").await.unwrap().status.unwrap();
+    let crashing = serde_json::to_value(&crashing.container_statuses.unwrap()[0]).unwrap();
+    assert_eq!(crashing["lastState"]["terminated"]["exitCode"], 1);
+    assert_eq!(crashing["restartCount"], 1, "the first restart is at once");
 }

@@ -7,7 +7,6 @@
 )]
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -44,9 +43,7 @@ pub async fn world() -> World {
     let events = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&events);
     let hook = Arc::new(move |event: &PodEvent| log.lock().unwrap().push(event.clone()));
-    let mut config = KubeletConfig::new(images, clock, hook);
-    config.log_folder =
-        Some(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(fabric.tag().as_str()));
+    let config = KubeletConfig::new(images, clock, hook);
     let kubelet = Kubelet::start(client.clone(), node.clone(), config)
         .await
         .unwrap();
