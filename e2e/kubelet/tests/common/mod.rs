@@ -106,6 +106,19 @@ impl World {
         }
     }
 
+    /// Waits until `holds`, at most ten seconds.
+    pub async fn eventually(&self, what: &str, holds: impl AsyncFn() -> bool) {
+        let deadline = self.clock.now() + Duration::from_secs(10);
+        while !holds().await {
+            assert!(
+                self.clock.now() < deadline,
+                "not {what}: {:#?}",
+                self.steps()
+            );
+            self.clock.sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     pub async fn until_ready(&self, name: &str) -> Pod {
         self.until(name, "ready", |p| {
             p.is_some_and(|p| condition(p, "Ready") == "True")
