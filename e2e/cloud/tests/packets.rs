@@ -272,3 +272,61 @@ async fn fc39c_probes_are_real_packets_and_http_needs_a_good_status() {
         "{outcomes:?}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changing_the_targets_under_load_loses_no_connection() {
+    let world = World::new();
+    let targets: Vec<_> = (0..6)
+        .map(|at| Target::new(&world, &format!("t{at}")))
+        .collect();
+    let (_, group) = world
+        .balance(
+            quick_group(),
+            lb("svc", &[FRONT]),
+            &[&targets[0], &targets[1]],
+        )
+        .await;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let load = tokio::spawn(load(world.client.clone(), stop.clone()));
+    // As a rollout does it: the new one first, then the old one out.
+    for at in 2..6 {
+        world.register(&group, &[&targets[at]]);
+        world
+            .until(&group, targets[at].at, TargetState::Healthy)
+            .await;
+        world.deregister(&group, &targets[at - 2]).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    stop.cancel();
+    let (good, failures) = load.await.unwrap();
+    assert!(
+        failures.is_empty(),
+        "{} of {good} failed: {failures:?}",
+        failures.len()
+    );
+    assert!(good > 100, "only {good} connections were made");
+    assert_eq!(world.fabric.router().drops(), []);
+}
+
+/// A connection with one echo every 5 ms until stopped: how many went well, and what did not.
+async fn load(
+    client: e2e_fabric::ClientNet,
+    stop: tokio_util::sync::CancellationToken,
+) -> (usize, Vec<String>) {
+    let mut open = tokio::task::JoinSet::new();
+    let mut tick = tokio::time::interval(Duration::from_millis(5));
+    while !stop.is_cancelled() {
+        tick.tick().await;
+        let client = client.clone();
+        open.spawn(async move {
+            let mut talk = Talk::open(&client, front(80)).await?;
+            talk.echo().await
+        });
+    }
+    let results = open.join_all().await;
+    let failures = results
+        .iter()
+        .filter_map(|result| result.as_ref().err().map(ToString::to_string));
+    let failures: Vec<_> = failures.collect();
+    (results.len() - failures.len(), failures)
+}
