@@ -149,7 +149,11 @@ impl Fabric {
             ))
             .line(format!("link set n{index} master br0 up"));
         batch.run(&self.management)?;
-        NodeNet::new(ns, plan)
+        let node = NodeNet::new(ns, plan)?;
+        Batch::default()
+            .sends(&format!("n{index}"))
+            .run(&self.management)?;
+        Ok(node)
     }
 
     /// Makes a client, outside the VPC (203.0.113.0/24) or inside it (10.0.3.0/24).
@@ -158,14 +162,16 @@ impl Fabric {
         let ns = self.namespace(&format!("client-{name}"))?;
         let subnet = if outside { [203, 0, 113] } else { [10, 0, 3] };
         let (address, gateway) = (host(subnet, 10 + index), host(subnet, 1));
+        let port = format!("c{index}");
         self.router.add_port(&Port {
-            name: &format!("c{index}"),
+            name: &port,
             peer: (&ns, "eth0"),
             gateway,
             address,
             source_check: true,
         })?;
         single_homed(&ns, "eth0", address, gateway)?;
+        self.router.ports_send(&[&port])?;
         Ok(ClientNet { ns, address })
     }
 
@@ -191,6 +197,7 @@ impl Fabric {
         };
         self.router.add_lb_port(&link, u32::from(index))?;
         single_homed(&ns, "eth0", address, gateway)?;
+        self.router.ports_send(&[&port])?;
         Batch::default()
             .line(format!("route add blackhole {}", Self::LB_CIDR))
             .run(&ns)?;

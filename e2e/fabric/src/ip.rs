@@ -23,6 +23,13 @@ impl Batch {
         self
     }
 
+    /// Waits until `interface` really sends. The end of a veth pair that was set up first begins to do so some time
+    /// after its peer is up, and drops every packet until then; the kernel finishes that work before it answers a
+    /// question about the link (6.8 and later).
+    pub(crate) fn sends(&mut self, interface: &str) -> &mut Self {
+        self.line(format!("link show dev {interface}"))
+    }
+
     /// Runs the lines in `ns`; stops at the first that fails.
     pub(crate) fn run(&self, ns: &Netns) -> Result<()> {
         let lines = self.lines.clone();

@@ -170,6 +170,8 @@ impl NodeNet {
             // Packets to a pod that is gone end here, instead of going round by the default route.
             .line(format!("route add blackhole {}", self.pod_cidr()));
         batch.run(self.netns())?;
+        let ports = [self.primary_port(), self.secondary_port()];
+        self.inner.plan.router.ports_send(&[&ports[0], &ports[1]])?;
         self.netns().sysctl(&[
             ("net/ipv4/conf/eth0/rp_filter", "2"),
             ("net/ipv4/conf/eth1/rp_filter", "1"),

@@ -124,6 +124,15 @@ impl Router {
         self.own(*address, name, None)
     }
 
+    /// Waits until these ports deliver; to be called once the other ends are up.
+    pub(crate) fn ports_send(&self, ports: &[&str]) -> Result<()> {
+        let mut batch = Batch::default();
+        for port in ports {
+            batch.sends(port);
+        }
+        batch.run(&self.inner.ns)
+    }
+
     /// Makes the port of an LB node: its source check is off, and flows it forwards come back through it.
     pub(crate) fn add_lb_port(&self, port: &Port<'_>, mark: u32) -> Result<()> {
         self.add_port(port)?;

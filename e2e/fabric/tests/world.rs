@@ -4,6 +4,7 @@ mod common;
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{at, call_tcp, call_udp, namespaces, serve_once, world};
 use e2e_fabric::{DropReason, Fabric, Netns, NodeNet, PodNet, clean};
@@ -147,4 +148,26 @@ async fn helper_that_waits_to_be_killed() {
     let mut child = pod.netns().spawn(command).unwrap();
     println!("WORLD {} {}", fabric.tag().as_str(), child.id().unwrap());
     child.wait().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_made_answers_the_first_packet() {
+    let fabric = world();
+    let node = fabric.add_node("a").unwrap();
+    let client = fabric.add_client("outside", true).unwrap();
+    for index in 0..40 {
+        let pod = node.add_pod(&format!("web-{index}"), None).unwrap();
+        let inside = fabric.add_client(&format!("c{index}"), false).unwrap();
+        for (ns, ip) in [
+            (pod.netns(), pod.address()),
+            (inside.netns(), inside.address()),
+        ] {
+            let _listener = ns.tcp_listener(at(ip, 80)).unwrap();
+            // Less than the second after which a lost SYN is sent again.
+            let connected = client
+                .netns()
+                .tcp_connect(at(ip, 80), Duration::from_millis(800));
+            connected.unwrap_or_else(|error| panic!("{index}: {ip}: {error}"));
+        }
+    }
 }

@@ -210,6 +210,7 @@ impl NodeNet {
             ))
             .line(format!("route add default via {POD_GATEWAY} dev eth0"));
         batch.run(&ns)?;
+        Batch::default().sends(&interface).run(node)?;
         self.tell(AddressEvent::Used {
             node: self.name().to_owned(),
             address,
