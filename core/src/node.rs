@@ -65,7 +65,7 @@ impl NodeView {
         Self {
             name: meta.name.as_deref().unwrap_or_default().into(),
             uid: meta.uid.clone().unwrap_or_default(),
-            zone: zone.map(|z| Zone::new(z)),
+            zone: zone.map(Zone::new),
             addresses: addresses(node),
             pod_cidrs: spec.map(pod_cidrs).unwrap_or_default(),
             provider_id: spec.and_then(|s| s.provider_id.clone()).unwrap_or_default(),

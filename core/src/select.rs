@@ -40,12 +40,12 @@ impl Policies {
         }
     }
 
-    /// Whether some traffic uses the Cluster list (UsesCluster).
+    /// Whether some traffic uses the Cluster list (`UsesCluster`).
     pub fn uses_cluster(self) -> bool {
         self.internal == TrafficPolicy::Cluster || self.external.is_some()
     }
 
-    /// Whether some traffic uses the Local list (UsesLocal).
+    /// Whether some traffic uses the Local list (`UsesLocal`).
     pub fn uses_local(self) -> bool {
         self.internal == TrafficPolicy::Local || self.external == Some(TrafficPolicy::Local)
     }
@@ -59,7 +59,7 @@ pub struct Selection<'a> {
     pub cluster: Option<Vec<&'a Endpoint>>,
     /// The Local list; `None` if no traffic uses it.
     pub local: Option<Vec<&'a Endpoint>>,
-    /// Whether a usable endpoint exists anywhere, remote ones included (AnyEndpoints).
+    /// Whether a usable endpoint exists anywhere, remote ones included (`AnyEndpoints`).
     pub any: bool,
 }
 

@@ -1,4 +1,5 @@
 //! Our object types as a real API server and older or newer readers see them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use onehop_core::crd::{
     ClientIp, LoadBalancer, LoadBalancerSpec, LoadBalancerStatus, NodeTargets, PortCounts,

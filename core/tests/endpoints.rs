@@ -1,4 +1,5 @@
 //! Reading and merging EndpointSlices.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use onehop_core::endpoint::{Conditions, Endpoints, Slice, SliceProblem};
 use onehop_core::id::{IpFamily, NodeName, PortKey, Protocol, ServiceKey};

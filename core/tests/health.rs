@@ -1,4 +1,5 @@
 //! The answer on a healthCheckNodePort.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use onehop_core::endpoint::{Endpoints, Slice};
 use onehop_core::health::{HealthAnswer, Hold, ProxyHealth, count_local};

@@ -1,4 +1,5 @@
 //! Ranges of address pools.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use onehop_core::crd::{AddressPool, AddressRange};
 use serde_json::json;

@@ -1,4 +1,5 @@
 //! Reading Services and Nodes.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ fn every_stated_field_is_read() {
     assert!(!view.allocates_node_ports);
     assert_eq!(view.class.as_deref(), Some("onehop.dev/local"));
     assert_eq!(view.requested_address.as_deref(), Some("198.51.100.9"));
-    assert_eq!(view.affinity, Some(Duration::from_secs(60)));
+    assert_eq!(view.affinity, Some(Duration::from_mins(1)));
     assert!(view.is_externally_accessible(&view.ports[0]));
 }
 
@@ -179,7 +180,7 @@ fn s80_affinity_lasts_three_hours_unless_stated() {
         affinity(json!({ "sessionAffinity": "ClientIP" })),
         Some(DEFAULT_AFFINITY)
     );
-    assert_eq!(DEFAULT_AFFINITY, Duration::from_secs(10_800));
+    assert_eq!(DEFAULT_AFFINITY, Duration::from_hours(3));
     assert_eq!(affinity(json!({ "sessionAffinity": "None" })), None);
 }
 

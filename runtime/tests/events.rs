@@ -1,4 +1,5 @@
 //! What the publisher sends.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -7,19 +7,20 @@ mod address_pool;
 mod load_balancer;
 mod node_targets;
 mod schema;
+mod status;
 
 pub use address_pool::{
     AddressPool, AddressPoolSpec, AddressPoolStatus, AddressRange, ServiceAllocation,
 };
 pub use load_balancer::{
-    Address, CloudResource, HealthBy, HealthCheck, HealthProtocol, LastError, LoadBalancer,
-    LoadBalancerPort, LoadBalancerSpec, LoadBalancerStatus, Membership, MembershipPolicy,
-    PortCounts, ProviderKind, ProviderOption, Scheme, Summary, TargetMode,
+    HealthBy, HealthCheck, HealthProtocol, LoadBalancer, LoadBalancerPort, LoadBalancerSpec,
+    Membership, MembershipPolicy, ProviderKind, ProviderOption, Scheme, TargetMode,
 };
 pub use node_targets::{
     AgentMode, ClusterFacts, Feature, FlowSources, LocalPort, NodeInstall, NodeTarget, NodeTargets,
     NodeTargetsSpec, NodeTargetsStatus, ServiceRef, Tail, TargetHealth, TargetState, Vip, VipPort,
 };
+pub use status::{Address, CloudResource, LastError, LoadBalancerStatus, PortCounts, Summary};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;

@@ -4,15 +4,16 @@
 //! reported, so that one bad value never hides the rest (S-33); only an object without a name or a
 //! UID is refused. Annotations are kept as they are: each has one parser, in its provider.
 
+mod read;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{self as api, Service};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use k8s_openapi::api::core::v1::Service;
 
-use crate::id::{Cidr, IpFamily, PortKey, PortName, Protocol, ServiceKey, ServiceUid};
+use self::read::{Reader, affinity};
+use crate::id::{Cidr, IpFamily, PortKey, ServiceKey, ServiceUid};
 use crate::time::Time;
 
 /// Label that says which service proxy is meant (S-02).
@@ -20,7 +21,7 @@ pub const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
 /// Label of headless Services and of their slices (S-03).
 pub const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 /// What `sessionAffinity: ClientIP` lasts when it says nothing (S-80).
-pub const DEFAULT_AFFINITY: Duration = Duration::from_secs(10_800);
+pub const DEFAULT_AFFINITY: Duration = Duration::from_hours(3);
 
 /// A Service as the rules see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -279,188 +280,4 @@ impl ServiceSpec {
     pub fn is_externally_accessible(&self, port: &ServicePort) -> bool {
         port.node_port.is_some() || !self.external_ips.is_empty() || self.vips().next().is_some()
     }
-}
-
-/// Reads fields of one Service and collects what was wrong with them.
-struct Reader<'a> {
-    service: &'a ServiceKey,
-    problems: Vec<ServiceProblem>,
-}
-
-impl Reader<'_> {
-    fn unreadable(&mut self, field: &'static str, value: impl ToString, wanted: &'static str) {
-        self.problems.push(ServiceProblem::Unreadable {
-            service: self.service.clone(),
-            field,
-            value: value.to_string(),
-            wanted,
-        });
-    }
-
-    fn each<T: FromStr>(
-        &mut self,
-        field: &'static str,
-        wanted: &'static str,
-        values: Option<&[String]>,
-    ) -> Vec<T> {
-        let mut read = Vec::new();
-        for value in values.unwrap_or_default() {
-            match value.trim().parse() {
-                Ok(item) => read.push(item),
-                Err(_) => self.unreadable(field, value, wanted),
-            }
-        }
-        read
-    }
-
-    fn kind(&mut self, spec: &api::ServiceSpec) -> ServiceKind {
-        match spec.type_.as_deref() {
-            None | Some("ClusterIP" | "") => ServiceKind::ClusterIp,
-            Some("NodePort") => ServiceKind::NodePort,
-            Some("LoadBalancer") => ServiceKind::LoadBalancer,
-            Some("ExternalName") => ServiceKind::ExternalName,
-            Some(other) => {
-                self.unreadable("type", other, "a type of Service");
-                ServiceKind::ClusterIp
-            }
-        }
-    }
-
-    fn policy(&mut self, field: &'static str, value: Option<&str>) -> TrafficPolicy {
-        match value {
-            None | Some("Cluster" | "") => TrafficPolicy::Cluster,
-            Some("Local") => TrafficPolicy::Local,
-            Some(other) => {
-                self.unreadable(field, other, "Cluster or Local");
-                TrafficPolicy::Cluster
-            }
-        }
-    }
-
-    fn cluster_ips(&mut self, spec: &api::ServiceSpec) -> Vec<IpAddr> {
-        // Servers fill both fields; objects made by hand in tests and old backups may have one.
-        let single = spec.cluster_ip.clone().map(|ip| vec![ip]);
-        let listed = spec.cluster_ips.clone().or(single).unwrap_or_default();
-        let real: Vec<_> = listed
-            .into_iter()
-            .filter(|ip| !ip.is_empty() && ip != "None")
-            .collect();
-        self.each("clusterIPs", "an address", Some(&real))
-    }
-
-    fn families(&mut self, spec: &api::ServiceSpec) -> Vec<IpFamily> {
-        let stated = self.each("ipFamilies", "IPv4 or IPv6", spec.ip_families.as_deref());
-        if stated.is_empty() {
-            let addresses = spec.cluster_ips.as_deref().unwrap_or_default().iter();
-            return addresses
-                .filter_map(|a| a.parse().ok())
-                .map(IpFamily::of)
-                .collect();
-        }
-        stated
-    }
-
-    fn ports(&mut self, spec: &api::ServiceSpec) -> Vec<ServicePort> {
-        let listed = spec.ports.as_deref().unwrap_or_default();
-        listed.iter().filter_map(|p| self.port(p)).collect()
-    }
-
-    fn port(&mut self, port: &api::ServicePort) -> Option<ServicePort> {
-        let number = self.port_number("ports.port", port.port)?;
-        let protocol = match port.protocol.as_deref() {
-            None | Some("") => Protocol::Tcp,
-            Some(text) => match text.parse() {
-                Ok(protocol) => protocol,
-                Err(_) => {
-                    self.unreadable("ports.protocol", text, "TCP, UDP or SCTP");
-                    return None;
-                }
-            },
-        };
-        let target = match &port.target_port {
-            Some(IntOrString::String(name)) => TargetPort::Name(name.clone()),
-            Some(IntOrString::Int(n)) if *n != 0 => {
-                TargetPort::Number(self.port_number("ports.targetPort", *n)?)
-            }
-            _ => TargetPort::Number(number),
-        };
-        Some(ServicePort {
-            key: PortKey::new(
-                PortName::new(port.name.as_deref().unwrap_or_default()),
-                protocol,
-            ),
-            port: number,
-            target,
-            node_port: port
-                .node_port
-                .and_then(|p| self.port_number("ports.nodePort", p)),
-            app_protocol: port.app_protocol.clone(),
-        })
-    }
-
-    /// A port number; `None` for 0, which the API uses for "not set".
-    fn port_number(&mut self, field: &'static str, number: i32) -> Option<u16> {
-        match u16::try_from(number) {
-            Ok(0) => None,
-            Ok(port) => Some(port),
-            Err(_) => {
-                self.unreadable(field, number, "a port number");
-                None
-            }
-        }
-    }
-
-    fn source_ranges(&mut self, spec: &api::ServiceSpec) -> SourceRanges {
-        let listed = spec.load_balancer_source_ranges.as_deref();
-        let allowed: Vec<Cidr> = self.each("loadBalancerSourceRanges", "an address range", listed);
-        SourceRanges {
-            has_bad: allowed.len() < listed.unwrap_or_default().len(),
-            allowed,
-        }
-    }
-
-    fn ingress(&mut self, service: &Service) -> Vec<Ingress> {
-        let status = service
-            .status
-            .as_ref()
-            .and_then(|s| s.load_balancer.as_ref());
-        let listed = status
-            .and_then(|l| l.ingress.as_deref())
-            .unwrap_or_default();
-        let mut read = Vec::new();
-        for entry in listed {
-            let address = entry
-                .ip
-                .as_deref()
-                .filter(|ip| !ip.is_empty())
-                .map(str::parse);
-            if let Some(Err(_)) = address {
-                let value = entry.ip.as_deref().unwrap_or_default();
-                self.unreadable("status.loadBalancer.ingress.ip", value, "an address");
-                continue;
-            }
-            read.push(Ingress {
-                address: address.and_then(Result::ok),
-                hostname: entry.hostname.clone().filter(|h| !h.is_empty()),
-                mode: match entry.ip_mode.as_deref() {
-                    Some("Proxy") => IpMode::Proxy,
-                    _ => IpMode::Vip,
-                },
-            });
-        }
-        read
-    }
-}
-
-fn affinity(spec: &api::ServiceSpec) -> Option<Duration> {
-    if spec.session_affinity.as_deref() != Some("ClientIP") {
-        return None;
-    }
-    let stated = spec
-        .session_affinity_config
-        .as_ref()
-        .and_then(|c| c.client_ip.as_ref())
-        .and_then(|c| c.timeout_seconds)
-        .and_then(|seconds| u64::try_from(seconds).ok());
-    Some(stated.map_or(DEFAULT_AFFINITY, Duration::from_secs))
 }
