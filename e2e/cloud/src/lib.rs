@@ -12,4 +12,5 @@ pub mod rest;
 pub mod scale;
 
 pub use cloud::Cloud;
+pub use datapath::NetNode;
 pub use driver::Driver;

@@ -406,3 +406,19 @@ fn the_health_checks_protocol_of_a_tcp_group_can_be_changed() {
             .all(|probe| probe.protocol == ProbeProtocol::Http)
     );
 }
+
+#[test]
+fn a_look_inside_is_no_call_and_leaves_no_line() {
+    let mut sim = Sim::local();
+    let (lb, group) = sim.balanced_group(tcp_group("web"));
+    sim.up.insert(target(1));
+    sim.register(&group, &[target(1), target(2)]);
+    let before = sim.engine.log().last();
+    let inventory = sim.engine.inventory();
+    assert_eq!(sim.engine.log().last(), before);
+    assert_eq!(inventory.load_balancers[0].id, lb);
+    let (seen, targets) = &inventory.groups[0];
+    assert_eq!((&seen.id, targets.len()), (&group, 2));
+    assert_eq!(targets[0].state.to_string(), "healthy");
+    assert_eq!(targets[1].state.to_string(), "initial");
+}

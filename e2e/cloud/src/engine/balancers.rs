@@ -149,7 +149,7 @@ impl Engine {
             .ok_or_else(|| not_found("load balancer", id))
     }
 
-    fn lb_status(&self, id: &LbId) -> Result<LbStatus, ApiError> {
+    pub(super) fn lb_status(&self, id: &LbId) -> Result<LbStatus, ApiError> {
         let balancer = self.balancer(id)?;
         let groups = balancer
             .listeners

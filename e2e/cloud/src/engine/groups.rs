@@ -155,15 +155,12 @@ impl Engine {
         asked: &[SocketAddr],
     ) -> Result<Vec<TargetStatus>, ApiError> {
         self.call(now, Operation::GetTargets, id.as_str(), |engine, _| {
-            if !asked.is_empty() {
-                return Ok((engine.statuses(id, asked)?, id.to_string()));
-            }
-            let here = engine.group(id)?.targets.iter();
-            let listed: Vec<_> = here
-                .filter(|(_, found)| found.life != Life::Left)
-                .map(|(at, _)| *at)
-                .collect();
-            Ok((engine.statuses(id, &listed)?, id.to_string()))
+            let found = if asked.is_empty() {
+                engine.listed(id)?
+            } else {
+                engine.statuses(id, asked)?
+            };
+            Ok((found, id.to_string()))
         })
     }
 
@@ -235,7 +232,17 @@ impl Engine {
             .ok_or_else(|| not_found("group", id))
     }
 
-    fn group_status(&self, id: &GroupId) -> Result<GroupStatus, ApiError> {
+    /// The targets of a group that are registered or draining.
+    pub(super) fn listed(&self, id: &GroupId) -> Result<Vec<TargetStatus>, ApiError> {
+        let here = self.group(id)?.targets.iter();
+        let listed: Vec<_> = here
+            .filter(|(_, found)| found.life != Life::Left)
+            .map(|(at, _)| *at)
+            .collect();
+        self.statuses(id, &listed)
+    }
+
+    pub(super) fn group_status(&self, id: &GroupId) -> Result<GroupStatus, ApiError> {
         let group = self.group(id)?;
         let used_by: BTreeSet<LbId> = group.users.iter().map(|(lb, _)| lb.clone()).collect();
         Ok(GroupStatus {

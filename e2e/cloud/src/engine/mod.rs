@@ -32,8 +32,9 @@ pub use call::Operation;
 pub use error::{ApiError, Holder, Problem};
 pub use log::{Event, Log, Seq, What};
 pub use model::{
-    GroupId, GroupSpec, GroupStatus, HealthCheck, LbId, LbSpec, LbState, LbStatus, ListenerKey,
-    Mode, NodeId, ProbeProtocol, Protocol, Reason, Tags, TargetSpec, TargetState, TargetStatus,
+    GroupId, GroupSpec, GroupStatus, HealthCheck, Inventory, LbId, LbSpec, LbState, LbStatus,
+    ListenerKey, Mode, NodeId, ProbeProtocol, Protocol, Reason, Tags, TargetSpec, TargetState,
+    TargetStatus,
 };
 pub use path::{DataPathState, Frontend, FrontendPath};
 pub use probe::{Outcome, ProbeId, ProbeOrder, Verdict};
@@ -233,6 +234,17 @@ impl Engine {
     pub fn observe(&mut self, now: Time, cause: Option<Seq>, what: What) -> Seq {
         self.advance(now);
         self.log.push(self.now, cause, what)
+    }
+
+    /// Everything that is there now, for consoles and tests: not an API call.
+    pub fn inventory(&self) -> Inventory {
+        let balancers = self.balancers.keys();
+        let groups = self.groups.keys();
+        let with_targets = |id| Some((self.group_status(id).ok()?, self.listed(id).ok()?));
+        Inventory {
+            load_balancers: balancers.filter_map(|id| self.lb_status(id).ok()).collect(),
+            groups: groups.filter_map(with_targets).collect(),
+        }
     }
 
     /// Calls so far by operation (FC-105).

@@ -223,6 +223,18 @@ pub enum TargetState {
     Unused,
 }
 
+impl fmt::Display for TargetState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Initial => "initial",
+            Self::Healthy => "healthy",
+            Self::Unhealthy => "unhealthy",
+            Self::Draining => "draining",
+            Self::Unused => "unused",
+        })
+    }
+}
+
 /// Why a target is in its state. Names are those of the NLB API for every profile (FC-34b).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
@@ -283,6 +295,15 @@ pub struct GroupStatus {
     pub spec: GroupSpec,
     /// Load balancers whose listeners use it.
     pub used_by: BTreeSet<LbId>,
+}
+
+/// Everything in the cloud, seen from inside: no call, no log line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inventory {
+    /// Load balancers, by id.
+    pub load_balancers: Vec<LbStatus>,
+    /// Groups, by id, each with the targets that the API would list.
+    pub groups: Vec<(GroupStatus, Vec<TargetStatus>)>,
 }
 
 /// Key of a listener in its load balancer. Text form `80-tcp`.

@@ -53,6 +53,12 @@ impl LbBody {
             "addresses",
             "must name at least one address",
         );
+        // An LB node would translate the packets all the same, and the target would not know them.
+        problems.check(
+            !self.floating,
+            "floating",
+            "delivery with the frontend address kept (vip) is not built yet",
+        );
         for (at, address) in self.addresses.iter().enumerate() {
             let usable = !address.is_unspecified() && !address.is_multicast();
             let field = format!("addresses[{at}]");
