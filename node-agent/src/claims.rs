@@ -25,7 +25,7 @@ impl Front {
     /// Family of the table that serves it.
     pub fn family(&self) -> Family {
         match self {
-            Self::Vip(frontend) => Family::of(frontend.addr),
+            Self::Vip(frontend) => Family::of(frontend.address),
             Self::NodePort(family, ..) => *family,
         }
     }
@@ -42,7 +42,7 @@ impl Front {
 impl std::fmt::Display for Front {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Vip(front) => write!(f, "{}:{}/{:?}", front.addr, front.port, front.protocol),
+            Self::Vip(front) => write!(f, "{}:{}/{:?}", front.address, front.port, front.protocol),
             Self::NodePort(_, protocol, port) => write!(f, "node port {port}/{protocol:?}"),
         }
     }
@@ -139,12 +139,12 @@ impl Claims {
     /// it is assigned to the node (S-29).
     pub fn is_service_address(&self, addr: IpAddr) -> bool {
         let lowest = Front::Vip(Frontend {
-            addr,
+            address: addr,
             protocol: Protocol::Tcp,
             port: 0,
         });
         let next = self.by_front.range(lowest..).next();
-        matches!(next, Some((Front::Vip(frontend), _)) if frontend.addr == addr)
+        matches!(next, Some((Front::Vip(frontend), _)) if frontend.address == addr)
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
 
     fn vip(port: u16) -> Front {
         Front::Vip(Frontend {
-            addr: IpAddr::from([198, 51, 100, 7]),
+            address: IpAddr::from([198, 51, 100, 7]),
             protocol: Protocol::Tcp,
             port,
         })

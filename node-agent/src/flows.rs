@@ -152,7 +152,7 @@ impl Task {
     fn is_stale_tuple(&self, family: Family, addr: IpAddr, port: u16, from: IpAddr) -> bool {
         let protocol = Protocol::Udp;
         let vip = Front::Vip(Frontend {
-            addr,
+            address: addr,
             protocol,
             port,
         });
@@ -171,7 +171,7 @@ impl Task {
 /// The narrowest filter that the kernel can apply (S-96).
 fn filter(family: Family, only: Option<Front>) -> Filter {
     let (dst, port) = match only {
-        Some(Front::Vip(front)) => (Some(front.addr), Some(front.port)),
+        Some(Front::Vip(front)) => (Some(front.address), Some(front.port)),
         Some(Front::NodePort(_, _, port)) => (None, Some(port)),
         None => (None, None),
     };
@@ -195,7 +195,7 @@ mod tests {
     fn vip(text: &str) -> Front {
         let (addr, protocol, port) = (addr(text), Protocol::Udp, 53);
         Front::Vip(Frontend {
-            addr,
+            address: addr,
             protocol,
             port,
         })

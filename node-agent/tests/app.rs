@@ -332,7 +332,7 @@ async fn s124_a_refused_service_does_not_stop_the_others() {
     world.commits();
     world.apply([put(service("bad", 1)), put(service("good", 2))]);
     let last = world.commits.recv_timeout(PATIENCE).expect("a commit");
-    let of = |name: &'static str| move |key: &&ElementKey| matches!(key.2, Key::Frontend(front) if front.addr == addr(name));
+    let of = |name: &'static str| move |key: &&ElementKey| matches!(key.2, Key::Frontend(front) if front.address == addr(name));
     let refused: BTreeSet<ElementKey> = last.add.keys().filter(of("10.96.0.1")).copied().collect();
     assert!(!refused.is_empty());
     world.finish(Err(failure(refused))).await;

@@ -49,7 +49,7 @@ impl At {
         let protocol = Protocol::Tcp;
         let vip = |text| {
             Key::Frontend(Frontend {
-                addr: addr(text),
+                address: addr(text),
                 protocol,
                 port: 80,
             })
@@ -346,7 +346,7 @@ fn s31_protocols_of_one_port_number_are_apart() {
     let held = elements(service, &[ep(1)]);
     let key = |protocol| {
         Key::Frontend(Frontend {
-            addr: addr("10.96.0.1"),
+            address: addr("10.96.0.1"),
             protocol,
             port: 53,
         })

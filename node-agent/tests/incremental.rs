@@ -414,8 +414,7 @@ fn s124_a_refused_frontend_is_left_out_until_it_is_tried_again() {
     state.apply(put(service("s1", 2)));
     state.apply(put_slice("e0", "s0", &[ep(1)]));
     let wanted = planner.plan(&mut state, &[]).change.add;
-    let is_s0 =
-        |key: &ElementKey| matches!(key.2, Key::Frontend(front) if front.addr == addr("10.96.0.1"));
+    let is_s0 = |key: &ElementKey| matches!(key.2, Key::Frontend(front) if front.address == addr("10.96.0.1"));
     let refused: BTreeSet<ElementKey> = wanted.keys().copied().filter(is_s0).collect();
     assert!(!refused.is_empty());
     planner.restart(Elements::new(), &refused);

@@ -34,7 +34,7 @@ fn unit(key: &ElementKey) -> Unit {
         Key::Pair(addr, _) => Unit::Pair(addr),
         Key::Addr(addr) => Unit::Address(addr),
         Key::Frontend(frontend) | Key::FrontendSlot(frontend, _) | Key::Range(frontend, _) => {
-            Unit::Address(frontend.addr)
+            Unit::Address(frontend.address)
         }
         Key::NodePort { protocol, port } | Key::NodePortSlot { protocol, port, .. } => {
             Unit::NodePort(protocol, port)

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use onehop_core::id::{self, IpFamily};
 use onehop_core::service::{ServicePort, ServiceSpec};
 
 use crate::claims::Front;
-use crate::table::element::{Family, Frontend, Protocol};
+use crate::table::element::{Family, Frontend};
 
 /// By whose policy a frontend is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,23 +17,6 @@ pub enum Reach {
     External,
     /// Load balancer address: externalTrafficPolicy and source ranges (S-70).
     LoadBalancer,
-}
-
-/// Protocol of the table for the protocol of the API.
-pub fn protocol(protocol: id::Protocol) -> Protocol {
-    match protocol {
-        id::Protocol::Tcp => Protocol::Tcp,
-        id::Protocol::Udp => Protocol::Udp,
-        id::Protocol::Sctp => Protocol::Sctp,
-    }
-}
-
-/// Family of the API for the family of a table.
-pub fn ip_family(family: Family) -> IpFamily {
-    match family {
-        Family::V4 => IpFamily::V4,
-        Family::V6 => IpFamily::V6,
-    }
 }
 
 /// Families in which the Service exists: those of its cluster IPs.
@@ -54,10 +36,10 @@ pub fn families(service: &ServiceSpec) -> Vec<Family> {
 /// load balancer address before external IP.
 pub fn of_port(service: &ServiceSpec, port: &ServicePort) -> BTreeMap<Front, Reach> {
     let families = families(service);
-    let protocol = protocol(port.key.protocol);
-    let vip = |addr: IpAddr| {
+    let protocol = port.key.protocol;
+    let vip = |address: IpAddr| {
         Front::Vip(Frontend {
-            addr,
+            address,
             protocol,
             port: port.port,
         })

@@ -100,7 +100,7 @@ impl Port {
         here: &Here,
     ) -> Self {
         let policies = Policies::of(service, port, false);
-        let all = endpoints.port(fronts::ip_family(family), &port.key);
+        let all = endpoints.port(family, &port.key);
         let selection = select(policies, all, here);
         let serving = all.iter().filter(|endpoint| endpoint.conditions.serving);
         Self {

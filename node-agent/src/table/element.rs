@@ -8,46 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-/// Address family; one table each (S-201).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// Table `ip onehop`.
-    V4,
-    /// Table `ip6 onehop`.
-    V6,
-}
-
-impl Family {
-    /// Both families, in the order in which they are committed.
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
-
-    /// The family of an address.
-    pub fn of(addr: IpAddr) -> Self {
-        if addr.is_ipv4() { Self::V4 } else { Self::V6 }
-    }
-}
-
-/// Transport protocol of a frontend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// SCTP.
-    Sctp,
-}
-
-/// One (address, protocol, port) that clients connect to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Frontend {
-    /// Address of the Service: cluster IP, external IP or load balancer address.
-    pub addr: IpAddr,
-    /// Transport protocol.
-    pub protocol: Protocol,
-    /// Port as the client sees it.
-    pub port: u16,
-}
+/// Address family; one table each (S-201): `ip onehop` and `ip6 onehop`.
+pub use onehop_core::id::IpFamily as Family;
+pub use onehop_core::id::{Frontend, Protocol};
 
 /// A set or map of section 12.3; the same in both families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -271,7 +234,7 @@ mod tests {
     #[test]
     fn s227_changed_data_is_delete_and_add() {
         let frontend = Frontend {
-            addr: IpAddr::from([10, 96, 0, 1]),
+            address: IpAddr::from([10, 96, 0, 1]),
             protocol: Protocol::Tcp,
             port: 80,
         };

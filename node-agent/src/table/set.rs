@@ -202,7 +202,7 @@ fn key_family(key: &Key) -> Option<Family> {
     match key {
         Key::Addr(addr) | Key::Pair(addr, _) => Some(Family::of(*addr)),
         Key::Frontend(frontend) | Key::FrontendSlot(frontend, _) | Key::Range(frontend, _) => {
-            Some(Family::of(frontend.addr))
+            Some(Family::of(frontend.address))
         }
         Key::NodePort { .. } | Key::NodePortSlot { .. } => None,
     }
@@ -210,13 +210,13 @@ fn key_family(key: &Key) -> Option<Family> {
 
 fn frontend(frontend: &Frontend) -> Value {
     Value::new()
-        .addr(frontend.addr)
-        .u8(protocol_number(frontend.protocol))
+        .addr(frontend.address)
+        .u8(frontend.protocol.number())
         .port(frontend.port)
 }
 
 fn nodeport(protocol: Protocol, port: u16) -> Value {
-    Value::new().u8(protocol_number(protocol)).port(port)
+    Value::new().u8(protocol.number()).port(port)
 }
 
 fn encode_key(key: &Key) -> Element {
@@ -244,7 +244,7 @@ fn decode_key(kind: KeyKind, v6: bool, element: &Element) -> Option<Key> {
     let (value, addr_len) = (&element.key, if v6 { 16 } else { 4 });
     let frontend = || {
         Some(Frontend {
-            addr: value.addr_at(0, v6)?,
+            address: value.addr_at(0, v6)?,
             protocol: protocol(value.u8_at(addr_len)?)?,
             port: value.port_at(addr_len + 4)?,
         })
@@ -322,17 +322,8 @@ fn decode_verdict(verdict: &onehop_nft::Verdict) -> Option<Verdict> {
     }
 }
 
-/// Number of a protocol in the IP header.
-pub const fn protocol_number(protocol: Protocol) -> u8 {
-    match protocol {
-        Protocol::Tcp => 6,
-        Protocol::Udp => 17,
-        Protocol::Sctp => 132,
-    }
-}
-
 fn protocol(number: u8) -> Option<Protocol> {
     [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
         .into_iter()
-        .find(|p| protocol_number(*p) == number)
+        .find(|p| p.number() == number)
 }

@@ -138,7 +138,7 @@ fn read(stream: &mut TcpStream) -> String {
 
 fn frontend(ip: &str, protocol: Protocol, port: u16) -> Frontend {
     Frontend {
-        addr: addr(ip),
+        address: addr(ip),
         protocol,
         port,
     }
@@ -163,7 +163,7 @@ fn everywhere(node: &Host, pods: &[&str], etp_local: bool) -> Elements {
             port: NODE_PORT,
         };
         let mut put = |set, key, data| all.insert((Family::V4, set, key), data);
-        put(SetId::ClusterIps, Key::Addr(vip.addr), None);
+        put(SetId::ClusterIps, Key::Addr(vip.address), None);
         put(
             SetId::NodePortIps,
             Key::Addr(node.net.address().into()),

@@ -50,7 +50,7 @@ pub(crate) fn addr(text: &str) -> IpAddr {
 
 pub(crate) fn cluster_ip(ip: &str) -> Frontend {
     Frontend {
-        addr: addr(ip),
+        address: addr(ip),
         protocol: Protocol::Tcp,
         port: 80,
     }
@@ -62,7 +62,7 @@ fn target(pod: &str) -> Data {
 
 /// Elements of a list behind a frontend: slots and verdict.
 pub(crate) fn list(frontend: Frontend, local: bool, pods: &[&str]) -> Elements {
-    let family = Family::of(frontend.addr);
+    let family = Family::of(frontend.address);
     let (set, kind, scope) = if local {
         (SetId::ServiceIpsLocal, ClassKind::L, LOCAL_SCOPE)
     } else {
