@@ -20,6 +20,7 @@ use crate::flows::{FlowCleaner, Servers};
 use crate::health::board::Board;
 use crate::health::ports::{BindFailure, Listen};
 use crate::health::wanted::WantedPorts;
+use crate::http::Tables;
 use crate::metrics::Metrics;
 use crate::node;
 use crate::notify::Notifier;
@@ -41,6 +42,8 @@ pub struct Outlets {
     pub board: Arc<Board>,
     /// Wanted health ports.
     pub listens: watch::Sender<BTreeSet<Listen>>,
+    /// Whose the tables are: opens the ports.
+    pub tables: watch::Sender<Tables>,
     /// Readiness.
     pub ready: watch::Sender<Readiness>,
     /// Metrics.
@@ -278,6 +281,7 @@ impl App {
 
     fn tables(&mut self, elements: Elements) {
         tracing::info!(elements = elements.len(), "kernel tables read");
+        self.out.tables.send_replace(Tables::Ours);
         if !self.refused.is_empty() {
             self.out.metrics.repaired("refused");
             self.retry_later();

@@ -13,7 +13,17 @@ use hyper::service::service_fn;
 use onehop_runtime::backoff::Backoff;
 use onehop_runtime::clock::Clock;
 use onehop_runtime::http::{bind, serve};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+/// Whose the kernel tables are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tables {
+    /// Another agent's, or not looked at yet.
+    NotOurs,
+    /// This process's.
+    Ours,
+}
 
 /// Answers one request.
 pub type Handler = Arc<dyn Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Send + Sync>;
@@ -41,6 +51,9 @@ pub struct Port {
     pub clock: Clock,
     /// Pauses between tries to bind (S-105).
     pub backoff: Backoff,
+    /// Nothing listens before the tables are this process's: in standby the ports are answered by
+    /// the agent that still has them (K-55).
+    pub tables: watch::Receiver<Tables>,
     /// Closes the port and its connections.
     pub stop: CancellationToken,
 }
@@ -54,6 +67,7 @@ impl Port {
             handler,
             clock,
             backoff,
+            mut tables,
             stop,
         } = self;
         let answer = service_fn(move |request| {
@@ -63,6 +77,9 @@ impl Port {
         tokio::select! {
             () = stop.cancelled() => {}
             () = async {
+                if tables.wait_for(|tables| *tables == Tables::Ours).await.is_err() {
+                    return;
+                }
                 let listener = bind(addr, &clock, backoff, failed).await;
                 serve(listener, clock, answer).await;
             } => {}

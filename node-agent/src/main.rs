@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use onehop_nft::Socket;
 use onehop_node_agent::args::{Args, Command, Config, LogFormat, Mode};
 use onehop_node_agent::commit::{self, Features, Kernel};
 use onehop_node_agent::ready;
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
     let result = start(&args);
     if let Err(error) = &result {
         // Also without a log, so that `kubectl logs` shows why the process did not start.
-        eprintln!("onehop-node-agent: {error:#}");
+        eprintln!("onehop-node-agent: {}", log::Chain(error.as_ref()));
     }
     if result.is_ok() {
         ExitCode::SUCCESS
@@ -102,10 +103,14 @@ fn open(config: &Config, clock: Clock) -> anyhow::Result<Kernel> {
         beside_kube_proxy: config.mode == Mode::Beside,
         service_cidrs: Vec::new(),
     };
-    Kernel::open(&options, Features::detect(), Box::new(move || clock.now())).context(
-        "open nftables by netlink: the agent needs CAP_NET_ADMIN in the node's network namespace \
-         (hostNetwork and securityContext.capabilities.add NET_ADMIN) and a kernel with nf_tables",
-    )
+    // Sockets open without any privilege; only a question shows whether the kernel answers.
+    let probe = || Ok::<_, anyhow::Error>(Socket::open()?.tables()?);
+    probe().context(
+        "cannot use nftables by netlink: the agent needs CAP_NET_ADMIN in the node's network namespace \
+         (hostNetwork: true and securityContext.capabilities.add: [NET_ADMIN]) and a kernel with nf_tables",
+    )?;
+    Kernel::open(&options, Features::detect(), Box::new(move || clock.now()))
+        .context("open the netlink socket of the tables")
 }
 
 /// SIGTERM and SIGINT end the agent; its rules stay in place (S-122).

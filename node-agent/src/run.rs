@@ -25,7 +25,7 @@ use crate::flows::FlowCleaner;
 use crate::health::board::Board;
 use crate::health::ports::{BindFailure, Listen, Ports};
 use crate::health::proxy;
-use crate::http::{Handler, Port};
+use crate::http::{Handler, Port, Tables};
 use crate::metrics::Metrics;
 use crate::notify::Notifier;
 use crate::ready::{self, Readiness};
@@ -82,12 +82,14 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let writer = Writer::spawn(dataplane, clock, report_sender)?;
     let (listens, wanted_listens) = watch::channel(BTreeSet::new());
     let (failures, bind_failures) = mpsc::unbounded_channel();
+    let (taken, tables) = watch::channel(Tables::NotOurs);
     let mut open = |addrs: &[SocketAddr], handler: &Handler| -> Vec<Port> {
         let port = |addr: &SocketAddr| Port {
             addr: *addr,
             handler: handler.clone(),
             clock,
             backoff: Policy::BIND.start(&mut rng),
+            tables: tables.clone(),
             stop: stop.clone(),
         };
         addrs.iter().map(port).collect()
@@ -101,6 +103,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         board: board.clone(),
         clock,
         rng: SmallRng::from_rng(&mut rng),
+        tables: tables.clone(),
         failures,
     };
     spawn_health(health, ports, wanted_listens)?;
@@ -128,6 +131,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let out = Outlets {
         board,
         listens,
+        tables: taken,
         ready,
         metrics,
         notifier,

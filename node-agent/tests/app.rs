@@ -22,6 +22,7 @@ use onehop_node_agent::collection::Step;
 use onehop_node_agent::flows::{FlowCleaner, Inbox as FlowInbox};
 use onehop_node_agent::health::board::Board;
 use onehop_node_agent::health::ports::Listen;
+use onehop_node_agent::http::Tables;
 use onehop_node_agent::metrics::Metrics;
 use onehop_node_agent::notify::Notifier;
 use onehop_node_agent::ready::Readiness;
@@ -93,6 +94,7 @@ impl World {
         let out = Outlets {
             board: board.clone(),
             listens: listens_sender,
+            tables: watch::channel(Tables::NotOurs).0,
             ready: ready_sender,
             metrics,
             notifier: Notifier::new().0,

@@ -95,7 +95,9 @@ where
     server
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD);
+        .header_read_timeout(HEAD)
+        // Some probes of load balancers compare names of headers byte by byte.
+        .title_case_headers(true);
     // The other side went away or sent no HTTP: its business.
     if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "connection ended");

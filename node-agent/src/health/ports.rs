@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
-use crate::http::{Handler, Port};
+use crate::http::{Handler, Port, Tables};
 
 /// One listener: whose answer, and where.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +48,9 @@ pub struct Ports {
     pub clock: Clock,
     /// Source of jitter for tries to bind.
     pub rng: SmallRng,
-    /// Hears of failures to bind.
+    /// Whether they may be opened yet.
+    pub tables: watch::Receiver<Tables>,
+    /// Hears of the first failure to bind of each.
     pub failures: UnboundedSender<BindFailure>,
 }
 
@@ -84,14 +86,16 @@ impl Ports {
             handler: handler(listen.service.clone(), self.board.clone()),
             clock: self.clock,
             backoff: Policy::BIND.start(&mut self.rng),
+            tables: self.tables.clone(),
             stop: stop.clone(),
         };
-        let (listen, failures) = (listen.clone(), self.failures.clone());
+        let mut failure = Some((listen.clone(), self.failures.clone()));
         let task = tokio::spawn(port.run(move |error| {
-            let error = error.to_string();
-            let listen = listen.clone();
-            // The app being gone means that the process ends.
-            let _ = failures.send(BindFailure { listen, error });
+            if let Some((listen, failures)) = failure.take() {
+                let error = error.to_string();
+                // The app being gone means that the process ends.
+                let _ = failures.send(BindFailure { listen, error });
+            }
         }));
         (stop, task)
     }
