@@ -9,7 +9,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Outcome of every operation of the server.
-pub(crate) type Result<T> = std::result::Result<T, ApiError>;
+pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
 
 /// A failed request: HTTP code and the parts of `metav1.Status`.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

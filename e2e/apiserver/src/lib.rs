@@ -7,7 +7,7 @@
 mod alloc;
 mod bootstrap;
 mod client;
-mod clock;
+mod controllers;
 mod error;
 mod hooks;
 mod http;
@@ -26,6 +26,7 @@ mod tls;
 mod verbs;
 
 pub use client::Transport;
-pub use clock::Clock;
+pub use controllers::{ControllerOptions, Controllers};
+pub use onehop_runtime::clock::Clock;
 pub use server::{ApiServer, Config, Identity};
 pub use tls::{Serving, TlsError};

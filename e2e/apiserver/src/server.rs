@@ -10,11 +10,11 @@ use rand::rngs::SmallRng;
 use tokio::sync::watch;
 
 use crate::alloc::Allocations;
-use crate::clock::Clock;
 use crate::kinds::Kinds;
 use crate::state::State;
 use crate::store::Store;
 use crate::tls::Authority;
+use onehop_runtime::clock::Clock;
 
 /// How a server is set up.
 #[derive(Debug, Clone)]

@@ -145,6 +145,22 @@ impl Store {
         receiver
     }
 
+    /// Everything there is, as if it had just been created.
+    pub(crate) fn snapshot(&self) -> Vec<Change> {
+        let tables = self.tables.values();
+        tables
+            .flat_map(|table| {
+                table.objects.iter().map(|(key, object)| Change {
+                    version: self.version,
+                    table: table.name.clone(),
+                    key: key.clone(),
+                    old: None,
+                    new: Some(object.clone()),
+                })
+            })
+            .collect()
+    }
+
     /// Stores an object under its key and gives it the next version.
     pub(crate) fn put(&mut self, table: &str, mut object: Value) -> Arc<Value> {
         self.version += 1;

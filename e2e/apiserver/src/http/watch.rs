@@ -190,7 +190,7 @@ impl Watch {
 
     /// Waits for a change, a bookmark's time or the end.
     async fn wait(&mut self) {
-        let clock = self.server.clock().clone();
+        let clock = *self.server.clock();
         let wake = if self.bookmarks {
             self.next_bookmark.min(self.deadline)
         } else {
