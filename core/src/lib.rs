@@ -10,7 +10,6 @@ pub mod diff;
 pub mod endpoint;
 pub mod health;
 pub mod id;
-pub mod intent;
 pub mod node;
 pub mod select;
 pub mod service;

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
+use hyper::server::conn::http1::Builder;
 use hyper::service::Service;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -91,9 +91,10 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let mut server = Builder::new(TokioExecutor::new());
+    // HTTP/1 only: probes and scrapers speak it, and a connection whose protocol is yet to be found
+    // out would have no time-out.
+    let mut server = Builder::new();
     server
-        .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         // Some probes of load balancers compare names of headers byte by byte.
@@ -138,6 +139,20 @@ mod tests {
         server.abort();
         assert!(server.await.unwrap_err().is_cancelled());
         assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_says_nothing_is_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let clock = Clock::fixed(Time::EPOCH);
+        let hello = service_fn(|_| async { Ok(Response::new(Full::new(Bytes::from("hello")))) });
+        let server = tokio::spawn(serve(listener, clock, hello));
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        let mut heard = Vec::new();
+        let closed = clock.within(2 * HEAD, silent.read_to_end(&mut heard)).await;
+        assert!(closed.is_ok());
+        server.abort();
     }
 
     #[tokio::test(start_paused = true)]
