@@ -140,17 +140,34 @@ fn checked_config(call: &Call, config: &Value) -> Result<Value> {
     Ok(config)
 }
 
+/// Whether the operation tests that nothing is where nothing is. The real server takes a `test` for
+/// null so, and kube-rs counts on it when it adds the first finalizer; RFC 6902 would fail it.
+fn tests_for_absence(operation: &json_patch::PatchOperation, object: &Value) -> bool {
+    match operation {
+        json_patch::PatchOperation::Test(test) => {
+            test.value.is_null() && object.pointer(test.path.as_str()).is_none()
+        }
+        _ => false,
+    }
+}
+
 fn patched(kind: &Kind, form: PatchKind, shown: &Value, patch: &Value) -> Result<Value> {
     let mut new = shown.clone();
     match form {
         PatchKind::Json => {
             let patch: json_patch::Patch = serde_json::from_value(patch.clone())
                 .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
-            json_patch::patch(&mut new, &patch).map_err(|_| {
-                ApiError::unprocessable(
-                    "the server rejected our request due to an error in our request",
-                )
-            })?;
+            for operation in &patch.0 {
+                if tests_for_absence(operation, &new) {
+                    continue;
+                }
+                let one = std::slice::from_ref(operation);
+                json_patch::patch(&mut new, one).map_err(|_| {
+                    ApiError::unprocessable(
+                        "the server rejected our request due to an error in our request",
+                    )
+                })?;
+            }
         }
         PatchKind::Merge => {
             if !patch.is_object() {
