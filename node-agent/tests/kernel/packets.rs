@@ -43,9 +43,7 @@ impl World {
             let net = fabric.add_node(name).unwrap();
             let pod = net.add_pod("web", None).unwrap();
             serve(pod.netns(), SocketAddr::new(pod.address().into(), 8080));
-            let kernel = net.netns().run(|| {
-                Kernel::open(&options(), Features::detect(), Box::new(|| Time::EPOCH)).unwrap()
-            });
+            let kernel = kernel(&net);
             Host {
                 net,
                 pod,
@@ -83,6 +81,13 @@ impl Host {
     fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.net.address().into(), port)
     }
+}
+
+fn kernel(net: &NodeNet) -> Kernel {
+    net.netns().run(|| {
+        let now = Box::new(|| Time::EPOCH);
+        Kernel::open(&options(), Features::detect(), now).unwrap()
+    })
 }
 
 /// Answers every TCP connection and every datagram with the peer it saw; ends with the process.
@@ -382,6 +387,30 @@ fn s43_connections_spread_evenly_and_s244_follow_a_swap() {
             "S-244"
         );
     }
+}
+
+#[test]
+fn s121_s122_connections_succeed_while_no_agent_runs_and_the_next_one_goes_on() {
+    let mut world = World::new();
+    let (pod_a, pod_b) = (world.a.pod_address(), world.b.pod_address());
+    let wanted = everywhere(&world.a, &[&pod_b], false);
+    world.a.hold(wanted);
+    let vip = SocketAddr::new(addr(VIP), 80);
+    let reach = |world: &World, pod: &str, id: &str| {
+        for protocol in both() {
+            let (server, _) = call(world.a.pod.netns(), protocol, vip);
+            assert_eq!(server, addr(pod), "{id} {protocol:?}");
+        }
+    };
+    let next = kernel(&world.a.net);
+    drop(std::mem::replace(&mut world.a.kernel, next));
+    reach(&world, &pod_b, "S-122");
+    let held = world.a.kernel.read_back().unwrap();
+    assert_eq!(held.as_ref(), Some(&world.a.held), "S-121");
+    reach(&world, &pod_b, "S-121");
+    let wanted = everywhere(&world.a, &[&pod_a], false);
+    world.a.hold(wanted);
+    reach(&world, &pod_a, "S-121: changed meanwhile");
 }
 
 #[test]
