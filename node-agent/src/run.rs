@@ -12,6 +12,7 @@ use std::thread;
 use kube::Client;
 use onehop_runtime::backoff::Policy;
 use onehop_runtime::clock::Clock;
+use onehop_runtime::events::{Publisher, Reporter};
 use onehop_runtime::watch::WatchMetrics;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -118,7 +119,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     };
     let (change_sender, changes) = mpsc::channel(CHANGES);
     let watches = Watches {
-        client,
+        client: client.clone(),
         rng: SmallRng::from_rng(&mut rng),
         metrics: WatchMetrics::new(&registry),
         changes: change_sender,
@@ -126,15 +127,19 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     watches.start(&config.node, &ownership);
     let (flows, inbox) = FlowCleaner::new();
     inbox.spawn(clock, metrics.clone())?;
-    let (notifier, notifications) = Notifier::new();
-    drop(notifications);
+    let reporter = Reporter {
+        component: "onehop-node-agent".to_owned(),
+        instance: config.node.to_string(),
+    };
+    let (publisher, events) = Publisher::new(client, clock, reporter, &registry);
+    tokio::spawn(events);
     let out = Outlets {
         board,
         listens,
         tables: taken,
         ready,
         metrics,
-        notifier,
+        notifier: Notifier::new(publisher),
         flows,
     };
     let state = State::new(ownership, config.node.clone());

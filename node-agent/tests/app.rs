@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use common::*;
+use kube::Client;
+use kube::client::Body;
 use onehop_core::service::TrafficPolicy;
 use onehop_core::time::Time;
 use onehop_node_agent::app::{App, Outlets};
@@ -32,6 +34,7 @@ use onehop_node_agent::table::element::{
 };
 use onehop_node_agent::writer::{Report, Writer};
 use onehop_runtime::clock::Clock;
+use onehop_runtime::events::{Publisher, Reporter};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
@@ -58,6 +61,20 @@ impl Dataplane for Gated {
         change.apply(&mut self.held.lock().expect("lock"));
         Ok(())
     }
+}
+
+/// A notifier whose events go nowhere: the task that would write them never runs.
+fn notifier(clock: Clock) -> Notifier {
+    let nobody = tower::service_fn(|_: http::Request<Body>| async {
+        Err::<http::Response<Body>, _>(std::io::Error::other("nobody is there"))
+    });
+    let reporter = Reporter {
+        component: "test".to_owned(),
+        instance: NODE.to_owned(),
+    };
+    let metrics = onehop_runtime::metrics::Metrics::default();
+    let client = Client::new(nobody, "default");
+    Notifier::new(Publisher::new(client, clock, reporter, &metrics).0)
 }
 
 struct World {
@@ -97,7 +114,7 @@ impl World {
             tables: watch::channel(Tables::NotOurs).0,
             ready: ready_sender,
             metrics,
-            notifier: Notifier::new().0,
+            notifier: notifier(clock),
             flows,
         };
         let ownership = Ownership {
