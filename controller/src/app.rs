@@ -3,6 +3,7 @@
 
 use kube::Client;
 use onehop_runtime::clock::Clock;
+use onehop_runtime::events::{Publisher, Reporter};
 use onehop_runtime::metrics::Metrics;
 use onehop_runtime::watch::WatchMetrics;
 use rand::SeedableRng;
@@ -10,7 +11,6 @@ use rand::rngs::SmallRng;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::events::{self, Publisher};
 use crate::lease::Fence;
 use crate::metrics::Measures;
 use crate::plan::Provider;
@@ -47,8 +47,12 @@ impl<P: Provider> App<P> {
     pub async fn run(self, stop: CancellationToken, phase: watch::Sender<Phase>) {
         let mut rng = SmallRng::seed_from_u64(self.seed);
         let fence = Fence::until(stop.clone());
-        let (events, queue) = Publisher::new();
-        let writer = events::write(queue, self.client.clone(), self.clock, fence.clone());
+        let reporter = Reporter {
+            component: "onehop-controller".to_owned(),
+            instance: self.settings.claim.install.to_string(),
+        };
+        let (events, writer) =
+            Publisher::new(self.client.clone(), self.clock, reporter, &self.metrics);
         let writer = tokio::spawn(writer);
         let watch_metrics = WatchMetrics::new(&self.metrics);
         let parts = Parts {

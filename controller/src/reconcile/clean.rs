@@ -9,10 +9,11 @@ use onehop_core::id::{ServiceKey, ServiceUid};
 use onehop_core::time::Time;
 
 use super::lanes::Mark;
+use onehop_runtime::events::Severity;
+
 use super::memory::Memory;
 use super::pass::Case;
 use super::{Reconciler, lock};
-use crate::events::News;
 use crate::plan::Provider;
 use crate::writes::WriteError;
 
@@ -57,8 +58,7 @@ impl<P: Provider> Reconciler<P> {
                     self.writer.remove_finalizer(spec).await?;
                 }
                 let message = "Deleted load balancer";
-                self.events
-                    .publish(spec, News::Normal, "DeletedLoadBalancer", message);
+                self.tell(spec, Severity::Normal, "DeletedLoadBalancer", message);
             }
             Case::Absent(key, Some(object)) => {
                 self.release(key, &object.spec.service_uid, Some(object))

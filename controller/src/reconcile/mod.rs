@@ -18,9 +18,11 @@ use std::time::Duration;
 
 use kube::Client;
 use onehop_core::id::ServiceKey;
+use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 use onehop_runtime::backoff::Policy;
 use onehop_runtime::clock::Clock;
+use onehop_runtime::events::{Publisher, Severity};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::Notify;
@@ -32,7 +34,6 @@ use self::memory::Memory;
 use self::queue::Queue;
 use crate::cloud::AddressBook;
 use crate::cloud::local::address::Holder;
-use crate::events::Publisher;
 use crate::index::{Index, Touched};
 use crate::lease::Fence;
 use crate::metrics::Measures;
@@ -248,6 +249,11 @@ impl<P: Provider> Reconciler<P> {
         let mut keys: Vec<_> = services.map(|s| s.spec.key.clone()).collect();
         keys.extend(objects.map(|(key, _)| key));
         keys
+    }
+
+    /// Publishes an event about a Service.
+    fn tell(&self, service: &ServiceSpec, severity: Severity, reason: &'static str, text: &str) {
+        crate::events::publish(&self.events, service, severity, reason, text);
     }
 
     fn touch_service(&self, service: &ServiceKey) {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use onehop_core::crd::{LastError, LoadBalancer};
 use onehop_core::time::Time;
+use onehop_runtime::events::Severity;
 use onehop_runtime::watch::Seen;
 
 use super::memory::{Memory, OfService};
 use super::pass::{Case, Wanted};
 use super::{Reconciler, lock};
-use crate::events::News;
 use crate::plan::{Intent, Outcome, Programmed, Provider};
 use crate::status::{self, COUNTS_EVERY, Difference, Facts};
 use crate::writes::WriteError;
@@ -87,8 +87,12 @@ impl<P: Provider> Reconciler<P> {
             if service.spec.ingress.is_empty() && !ingress.is_empty() {
                 let list: Vec<_> = ingress.iter().map(ToString::to_string).collect();
                 let message = format!("Ensured load balancer: {}", list.join(", "));
-                self.events
-                    .publish(&service.spec, News::Normal, "EnsuredLoadBalancer", &message);
+                self.tell(
+                    &service.spec,
+                    Severity::Normal,
+                    "EnsuredLoadBalancer",
+                    &message,
+                );
             }
         }
         Ok(again)
@@ -163,8 +167,7 @@ impl<P: Provider> Reconciler<P> {
         let service = &wanted.service.spec;
         for refusal in &wanted.refusals {
             if of.said.is_news(refusal.reason, &refusal.message) {
-                self.events
-                    .publish(service, News::Warning, refusal.reason, &refusal.message);
+                self.tell(service, Severity::Warning, refusal.reason, &refusal.message);
             }
         }
         let fresh = service.ingress.is_empty() && outcome.is_some();
@@ -172,15 +175,18 @@ impl<P: Provider> Reconciler<P> {
             let list: Vec<_> = wanted.addresses.iter().map(ToString::to_string).collect();
             let message = format!("Assigned {}", list.join(", "));
             if of.said.is_news("IPAllocated", &message) {
-                self.events
-                    .publish(service, News::Normal, "IPAllocated", &message);
+                self.tell(service, Severity::Normal, "IPAllocated", &message);
             }
         }
         match error {
             Some(error) if of.said.is_news("SyncLoadBalancerFailed", &error.message) => {
                 let message = format!("{}: {}", error.part, error.message);
-                self.events
-                    .publish(service, News::Warning, "SyncLoadBalancerFailed", &message);
+                self.tell(
+                    service,
+                    Severity::Warning,
+                    "SyncLoadBalancerFailed",
+                    &message,
+                );
             }
             Some(_) => {}
             None => of.said.over("SyncLoadBalancerFailed"),
@@ -188,8 +194,7 @@ impl<P: Provider> Reconciler<P> {
         if let Some(Programmed::Failed(what)) = outcome.map(|o| &o.programmed)
             && of.said.is_news("LoadBalancerFailed", what)
         {
-            self.events
-                .publish(service, News::Warning, "LoadBalancerFailed", what);
+            self.tell(service, Severity::Warning, "LoadBalancerFailed", what);
         }
     }
 }

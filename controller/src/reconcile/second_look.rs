@@ -10,9 +10,10 @@ use onehop_core::endpoint::{Endpoints, SERVICE_NAME_LABEL, Slice};
 use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
 
+use onehop_runtime::events::Severity;
+
 use super::memory::Memory;
 use super::{Reconciler, lock};
-use crate::events::News;
 use crate::plan::membership::View;
 use crate::plan::{Intent, Provider};
 
@@ -53,8 +54,12 @@ impl<P: Provider> Reconciler<P> {
             if let Some(service) = service
                 && of.said.is_news("MassRemovalCheck", &message)
             {
-                self.events
-                    .publish(&service.spec, News::Warning, "MassRemovalCheck", &message);
+                self.tell(
+                    &service.spec,
+                    Severity::Warning,
+                    "MassRemovalCheck",
+                    &message,
+                );
             }
         }
         let due = since + self.settings.second_look;

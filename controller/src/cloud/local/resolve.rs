@@ -126,8 +126,8 @@ fn resolve_port(
     })
 }
 
-/// K-50 and K-51. Pods and VIPs can always be reached here; a Service with node ports and without
-/// a wish gets node mode (harness.md section 6).
+/// K-50 and K-51. Pods can always be reached here; a Service with node ports and without a wish gets
+/// node mode (harness.md section 6).
 fn choose_mode(
     service: &ServiceSpec,
     port: &ServicePort,
@@ -145,7 +145,9 @@ fn choose_mode(
     };
     let obstacles = Obstacles {
         node: port.node_port.is_none().then_some(Obstacle::NoNodePort),
-        ..Obstacles::default()
+        // The local cloud refuses floating delivery so far.
+        vip: Some(Obstacle::NoVip),
+        pod: None,
     };
     let live = last_good.and_then(|spec| spec.ports.iter().find(|p| p.key() == port.key));
     match target::choose(wish, &obstacles, live.map(|port| port.mode)) {
@@ -153,7 +155,7 @@ fn choose_mode(
         Choice::Refused(denied) => {
             let reasons: Vec<_> = denied.iter().map(ToString::to_string).collect();
             let message = format!(
-                "port {}: {} (allocateLoadBalancerNodePorts is {}): set {} to pod or vip",
+                "port {}: {} (allocateLoadBalancerNodePorts is {}): set {} to pod",
                 port.key,
                 reasons.join("; "),
                 service.allocates_node_ports,
