@@ -40,9 +40,10 @@ pub(crate) const BOTH_LOCAL: Service = Service {
 };
 
 impl Service {
-    fn spec(&self) -> ServiceSpec {
+    /// The Service, as the API has it.
+    pub(crate) fn object(&self) -> Value {
         let policy = |p| if p == Local { "Local" } else { "Cluster" };
-        let object = json!({
+        json!({
             "metadata": { "namespace": "shop", "name": "web", "uid": "u1" },
             "spec": {
                 "type": if self.node_port.is_some() { "NodePort" } else { "ClusterIP" },
@@ -51,8 +52,12 @@ impl Service {
                 "externalTrafficPolicy": policy(self.external),
                 "ports": [{ "name": "x", "port": 80, "nodePort": self.node_port }],
             },
-        });
-        let (spec, problems) = ServiceSpec::read(&serde_json::from_value(object).unwrap()).unwrap();
+        })
+    }
+
+    fn spec(&self) -> ServiceSpec {
+        let object = serde_json::from_value(self.object()).unwrap();
+        let (spec, problems) = ServiceSpec::read(&object).unwrap();
         assert!(problems.is_empty(), "{problems:?}");
         spec
     }

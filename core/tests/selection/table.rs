@@ -3,7 +3,8 @@
 use onehop_core::endpoint::{Endpoint, Endpoints};
 use onehop_core::health::{HealthAnswer, Hold, ProxyHealth, count_local};
 use onehop_core::id::{NodeName, ServiceKey};
-use onehop_core::select::{Traffic, select};
+use onehop_core::select::{Policies, Traffic, select};
+use onehop_core::service::ServiceSpec;
 
 use crate::support::{
     BOTH_LOCAL, DEFAULT, EXTERNAL_LOCAL, INTERNAL_LOCAL, INTERNAL_LOCAL_NODE_PORT, Service, here,
@@ -86,7 +87,7 @@ fn e04_none_ready() {
 }
 
 #[test]
-fn e05_only_serving_terminating() {
+fn e05_s47_only_serving_terminating() {
     check(
         &DEFAULT,
         &["e1 ST L", "e2 ST"],
@@ -109,7 +110,7 @@ fn e08_zone_hints_narrow_to_the_zone() {
 }
 
 #[test]
-fn e09_node_without_zone_label_ignores_zone_hints() {
+fn e09_s46_node_without_zone_label_ignores_zone_hints() {
     check_in(None, &DEFAULT, &["e1 R z:a"], ("e1", "-", "e1", Yes));
 }
 
@@ -119,7 +120,7 @@ fn e11_no_endpoint_for_the_zone_turns_hints_off() {
 }
 
 #[test]
-fn e12_one_ready_endpoint_without_hint_turns_hints_off() {
+fn e12_s46_one_ready_endpoint_without_hint_turns_hints_off() {
     let endpoints = ["e1 z:a", "e2 z:b", "e3", "e4 z:a"];
     check(
         &DEFAULT,
@@ -129,13 +130,13 @@ fn e12_one_ready_endpoint_without_hint_turns_hints_off() {
 }
 
 #[test]
-fn e13_not_ready_endpoint_of_the_zone_is_not_used() {
+fn e13_s44_not_ready_endpoint_of_the_zone_is_not_used() {
     let endpoints = ["e1 R z:a", "e2 R z:b", "e3 R z:c", "e4 !R z:a"];
     check(&DEFAULT, &endpoints, ("e1", "-", "e1", Yes));
 }
 
 #[test]
-fn e16_not_ready_endpoint_without_hint_changes_nothing() {
+fn e16_s44_not_ready_endpoint_without_hint_changes_nothing() {
     check(
         &DEFAULT,
         &["e1 R z:a", "e2 R z:b", "e3 !R"],
@@ -144,13 +145,13 @@ fn e16_not_ready_endpoint_without_hint_changes_nothing() {
 }
 
 #[test]
-fn e17_node_hints_go_before_zone_hints() {
+fn e17_s45_node_hints_go_before_zone_hints() {
     let endpoints = ["e1 R n:n1 z:a", "e2 R n:n2 z:a", "e3 R n:n3 z:b"];
     check(&DEFAULT, &endpoints, ("e1", "-", "e1", Yes));
 }
 
 #[test]
-fn e18_node_hints_for_others_fall_back_to_zone_hints() {
+fn e18_s46_node_hints_for_others_fall_back_to_zone_hints() {
     check(
         &DEFAULT,
         &["e1 R n:n2 z:a", "e2 R n:n3 z:b"],
@@ -289,6 +290,20 @@ fn e40_one_address_on_two_ports_counts_once() {
     check(&EXTERNAL_LOCAL, &["e1 R L"], ("e1", "e1", "e1", Yes));
     let answer = health(&merge(&[slice("web-1", &["x", "y"], &["e1 R L"])]));
     assert_eq!((answer.local_endpoints, answer.status()), (1, 200));
+}
+
+#[test]
+fn s41_hints_alone_decide_whatever_the_service_says_about_topology() {
+    let mut object = DEFAULT.object();
+    object["spec"]["trafficDistribution"] = "PreferClose".into();
+    object["metadata"]["annotations"] =
+        serde_json::json!({ "service.kubernetes.io/topology-mode": "Auto" });
+    let (asking, _) = ServiceSpec::read(&serde_json::from_value(object).unwrap()).unwrap();
+    let policies = Policies::of(&asking, &asking.ports[0], false);
+    assert_eq!(policies, DEFAULT.policies());
+    let merged = merged(&["e1 R", "e2 R"]);
+    let selection = select(policies, of_port(&merged), &here(Some("a")));
+    assert_eq!(names(&selection.all()), "e1 e2");
 }
 
 #[test]
