@@ -91,7 +91,6 @@ pub struct App {
     interfaces: Vec<IpAddr>,
     addresses: Vec<IpAddr>,
     health_ports: WantedPorts,
-    node_seen: bool,
     /// A batch must be planned although no Service is dirty.
     must_plan: bool,
     /// No batch was committed since the tables were read.
@@ -121,7 +120,6 @@ impl App {
             interfaces: Vec::new(),
             addresses: Vec::new(),
             health_ports: WantedPorts::default(),
-            node_seen: false,
             must_plan: true,
             full: true,
             refused: BTreeSet::new(),
@@ -196,7 +194,10 @@ impl App {
     /// Gives the writer its next order, if it is idle and there is one.
     pub fn advance(&mut self) -> Result<(), WriterGone> {
         if self.state.synced() {
-            if let Some(listens) = self.health_ports.take_changed() {
+            // The first answer after a start shall be a true one, so ports open once it is known.
+            if *self.out.ready.borrow() == Readiness::InSync
+                && let Some(listens) = self.health_ports.take_changed()
+            {
                 self.out.metrics.health_ports(listens.len());
                 self.out.listens.send_replace(listens);
             }
@@ -343,9 +344,10 @@ impl App {
     }
 
     fn node_changed(&mut self) {
-        let node = self.state.node();
-        self.node_seen |= node.is_some();
-        let eligible = !self.node_seen || node::is_eligible(node);
+        let seen = self.state.node();
+        let gone = seen.is_some() && !self.state.node_exists();
+        // Before the first Node event: eligible (S-111).
+        let eligible = !gone && seen.is_none_or(node::is_eligible);
         self.out.board.set_node_eligible(eligible);
         self.resolve_addresses();
     }

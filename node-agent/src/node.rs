@@ -52,12 +52,10 @@ pub fn health_addresses(wanted: &NodePortAddresses, eligible: &[IpAddr]) -> Vec<
     }
 }
 
-/// Whether the node may take new load balancer traffic. `node` is `None` when it is gone after it
-/// was seen. NotReady, unschedulable and the exclude label change nothing (S-111).
-pub fn is_eligible(node: Option<&NodeView>) -> bool {
-    node.is_some_and(|node| {
-        node.deleted.is_none() && !LEAVING.iter().any(|taint| node.has_taint(taint))
-    })
+/// Whether a node that exists may take new load balancer traffic. NotReady, unschedulable and the
+/// exclude label change nothing (S-111).
+pub fn is_eligible(node: &NodeView) -> bool {
+    node.deleted.is_none() && !LEAVING.iter().any(|taint| node.has_taint(taint))
 }
 
 fn is_link_local(addr: &IpAddr) -> bool {
@@ -109,15 +107,14 @@ mod tests {
         node.unschedulable = true;
         node.excluded = true;
         node.ready = false;
-        assert!(is_eligible(Some(&node)));
+        assert!(is_eligible(&node));
         node.taints.push(Taint {
             key: "ToBeDeletedByClusterAutoscaler".to_owned(),
             value: String::new(),
             effect: "NoSchedule".to_owned(),
         });
-        assert!(!is_eligible(Some(&node)));
+        assert!(!is_eligible(&node));
         node.taints.clear();
-        assert!(is_eligible(Some(&node)));
-        assert!(!is_eligible(None));
+        assert!(is_eligible(&node));
     }
 }

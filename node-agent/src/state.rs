@@ -56,6 +56,7 @@ pub struct State {
     slices: Collection<ObjectKey, Slice>,
     by_service: HashMap<ServiceKey, BTreeSet<ObjectKey>>,
     nodes: Collection<NodeName, NodeView>,
+    last_node: Option<NodeView>,
     dirty: BTreeSet<ServiceKey>,
     node_changed: bool,
 }
@@ -73,6 +74,7 @@ impl State {
             slices: Collection::default(),
             by_service: HashMap::new(),
             nodes: Collection::default(),
+            last_node: None,
             dirty: BTreeSet::new(),
             node_changed: false,
         }
@@ -109,9 +111,15 @@ impl State {
         Endpoints::merge(slices.filter_map(|slice| self.slices.get(slice)))
     }
 
-    /// The own Node object, if it exists.
+    /// The own Node object as it was last seen. Its deletion alone changes nothing about what the
+    /// node serves (S-104): every load balancer would fail at once when all nodes are replaced.
     pub fn node(&self) -> Option<&NodeView> {
-        self.nodes.get(&self.here.node)
+        self.last_node.as_ref()
+    }
+
+    /// Whether the own Node object exists.
+    pub fn node_exists(&self) -> bool {
+        self.nodes.get(&self.here.node).is_some()
     }
 
     /// Name and zone of the own node.
@@ -180,16 +188,15 @@ impl State {
     }
 
     fn node_step(&mut self, step: Step<NodeName, NodeView>) -> BTreeSet<ServiceKey> {
-        let changed = self.nodes.step(step);
-        self.node_changed |= !changed.is_empty();
-        let old = changed.into_iter().find_map(|changed| changed.old);
-        let node = self.node();
-        let zone = node.and_then(|node| node.zone.clone());
-        let addresses = |node: Option<&NodeView>| node.map(|node| node.addresses.clone());
-        let same =
-            self.here.zone == zone && (old.is_none() || addresses(old.as_ref()) == addresses(node));
+        self.node_changed |= !self.nodes.step(step).is_empty();
+        let Some(node) = self.nodes.get(&self.here.node).cloned() else {
+            return BTreeSet::new();
+        };
+        let old = self.last_node.as_ref();
         // Only zone and addresses take part in compiling, not heartbeats (S-42, S-72).
-        self.here.zone = zone;
+        let same = old.is_some_and(|old| old.zone == node.zone && old.addresses == node.addresses);
+        self.here.zone.clone_from(&node.zone);
+        self.last_node = Some(node);
         if same {
             return BTreeSet::new();
         }

@@ -376,3 +376,22 @@ async fn s130_a_failed_commit_is_followed_by_reading_back() {
     let again = world.app.next_look().expect("it is tried again");
     assert!(again > Time::EPOCH);
 }
+
+#[tokio::test]
+async fn s104_a_deleted_node_keeps_its_health_answers_and_node_ports() {
+    let mut world =
+        World::settled([put(local_lb("s0", 1)), put_slice("e0", "s0", &[local(1)])]).await;
+    world.commits();
+    let before = world.held.lock().expect("lock").clone();
+    let listens = world.listens.borrow().clone();
+    assert!(world.board.proxy().node_eligible);
+    world.apply([Change::Node(Step::Delete(NODE.into()))]);
+    assert!(!world.app.is_busy(), "nothing to commit");
+    assert_eq!(world.status("s0"), (200, 1));
+    assert_eq!(*world.listens.borrow(), listens);
+    assert_eq!(*world.held.lock().expect("lock"), before);
+    // S-111: but new load balancer traffic shall go elsewhere.
+    assert!(!world.board.proxy().node_eligible);
+    world.apply([Change::Node(Step::Apply(NODE.into(), node(Some("a"))))]);
+    assert!(world.board.proxy().node_eligible);
+}

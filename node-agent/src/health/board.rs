@@ -145,3 +145,60 @@ impl Inner {
             .is_none_or(|since| now.since(since) <= SYNC_TIMEOUT)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board() -> (Board, ServiceKey) {
+        let board = Board::new(Clock::fixed(Time::EPOCH));
+        (board, ServiceKey::new("default", "lb"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s110_a_late_sync_is_not_live_and_turns_health_ports_to_503() {
+        let (board, lb) = board();
+        board.in_sync();
+        board.raise(&lb, 1, 1);
+        board.queued();
+        tokio::time::advance(SYNC_TIMEOUT).await;
+        assert!(board.proxy().live);
+        assert_eq!(board.port(&lb).status(), 200);
+        board.queued();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(
+            !board.proxy().live,
+            "the first of the queued updates counts"
+        );
+        assert_eq!(board.port(&lb).status(), 503);
+        board.in_sync();
+        assert!(board.proxy().live);
+        assert_eq!(board.port(&lb).status(), 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s112_idle_is_healthy_for_ever_and_nothing_before_the_first_commit() {
+        let (board, lb) = board();
+        assert!(board.proxy().live && !board.proxy().programmed);
+        board.raise(&lb, 1, 1);
+        assert_eq!(board.port(&lb).status(), 503, "nothing is committed");
+        board.in_sync();
+        tokio::time::advance(100 * SYNC_TIMEOUT).await;
+        let answer = board.proxy();
+        assert!(answer.live && answer.programmed);
+        assert_eq!(answer.last_updated, Some(answer.now));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s106_a_forgotten_service_answers_503() {
+        let (board, lb) = board();
+        board.in_sync();
+        board.raise(&lb, 2, 1);
+        assert_eq!(
+            (board.port(&lb).status(), board.port(&lb).local_endpoints),
+            (200, 1)
+        );
+        board.forget(&lb);
+        assert_eq!(board.port(&lb).status(), 503);
+    }
+}

@@ -57,3 +57,49 @@ fn times(answer: &ProxyAnswer) -> (String, String) {
     let updated = answer.last_updated.map(|time| time.to_string());
     (updated.unwrap_or_default(), answer.now.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use onehop_core::time::Time;
+
+    use super::*;
+
+    const GOOD: ProxyAnswer = ProxyAnswer {
+        live: true,
+        programmed: true,
+        node_eligible: true,
+        last_updated: Some(Time::EPOCH),
+        now: Time::EPOCH,
+    };
+
+    #[test]
+    fn s111_healthz_is_livez_and_an_eligible_node() {
+        let (status, body) = healthz(&GOOD);
+        assert_eq!(status, StatusCode::OK);
+        let body: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(body["nodeEligible"], true);
+        assert_eq!(body["lastUpdated"], body["currentTime"]);
+        let leaving = ProxyAnswer {
+            node_eligible: false,
+            ..GOOD
+        };
+        assert_eq!(healthz(&leaving).0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(livez(&leaving).0, StatusCode::OK);
+    }
+
+    #[test]
+    fn s112_fresh_node_is_live_but_not_healthy() {
+        let fresh = ProxyAnswer {
+            programmed: false,
+            last_updated: None,
+            ..GOOD
+        };
+        assert_eq!(healthz(&fresh).0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(livez(&fresh).0, StatusCode::OK);
+        let late = ProxyAnswer {
+            live: false,
+            ..GOOD
+        };
+        assert_eq!(livez(&late).0, StatusCode::SERVICE_UNAVAILABLE);
+    }
+}
