@@ -18,6 +18,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Outlets};
@@ -108,10 +109,14 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         failures,
     };
     spawn_health(health, ports, wanted_listens)?;
-    own.into_iter().for_each(serve);
+    // Ends with this function, so that nothing of the agent outlives it.
+    let mut tasks = JoinSet::new();
+    for port in own {
+        tasks.spawn(serve(port));
+    }
     let (ready, readiness) = watch::channel(Readiness::Starting);
     let listener = ready::listen(&config.ready_socket)?;
-    tokio::spawn(ready::serve(listener, readiness, clock));
+    tasks.spawn(ready::serve(listener, readiness, clock));
 
     let ownership = Ownership {
         mode: config.mode,
@@ -124,7 +129,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         metrics: WatchMetrics::new(&registry),
         changes: change_sender,
     };
-    watches.start(&config.node, &ownership);
+    watches.start(&config.node, &ownership, &mut tasks);
     let (flows, inbox) = FlowCleaner::new();
     inbox.spawn(clock, metrics.clone())?;
     let reporter = Reporter {
@@ -132,7 +137,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         instance: config.node.to_string(),
     };
     let (publisher, events) = Publisher::new(client, clock, reporter, &registry);
-    tokio::spawn(events);
+    tasks.spawn(events);
     let out = Outlets {
         board,
         listens,
@@ -186,11 +191,12 @@ async fn drive(mut app: App, mut inlets: Inlets, clock: Clock) -> anyhow::Result
     }
 }
 
-fn serve(port: Port) {
+async fn serve(port: Port) {
     let addr = port.addr;
-    tokio::spawn(port.run(move |error| {
+    let failed = move |error: &io::Error| {
         tracing::warn!(%addr, %error, "cannot listen; it is tried again");
-    }));
+    };
+    port.run(failed).await;
 }
 
 /// Runs the health servers on a thread with a runtime of its own until `listens` is closed.
@@ -203,7 +209,9 @@ fn spawn_health(
         .enable_all()
         .build()?;
     let work = async move {
-        servers.into_iter().for_each(serve);
+        for server in servers {
+            tokio::spawn(serve(server));
+        }
         ports.run(listens).await;
     };
     thread::Builder::new()

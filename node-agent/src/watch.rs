@@ -19,6 +19,7 @@ use onehop_runtime::watch::{ObjectKey, Seen, WatchMetrics, watch};
 use rand::rngs::SmallRng;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::Sender;
+use tokio::task::JoinSet;
 
 use crate::args::Mode;
 use crate::collection::Step;
@@ -41,27 +42,31 @@ pub struct Watches {
 
 impl Watches {
     /// Starts all watches. They run until the channel is closed.
-    pub fn start(mut self, node: &NodeName, ownership: &Ownership) {
-        self.follow(service_filter(ownership), service);
-        self.follow(slice_filter(), slice);
-        self.follow(node_filter(node), own_node);
+    pub fn start(mut self, node: &NodeName, ownership: &Ownership, tasks: &mut JoinSet<()>) {
+        tasks.spawn(self.follow(service_filter(ownership), service));
+        tasks.spawn(self.follow(slice_filter(), slice));
+        tasks.spawn(self.follow(node_filter(node), own_node));
     }
 
     /// Follows one kind; `read` makes a step of what was seen.
-    fn follow<K>(&mut self, config: WatchConfig, read: fn(Seen<K>) -> Change)
+    fn follow<K>(
+        &mut self,
+        config: WatchConfig,
+        read: fn(Seen<K>) -> Change,
+    ) -> impl Future<Output = ()> + Send + use<K>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
         let backoff = Policy::WATCH.start(&mut self.rng);
         let mut all = watch(self.client.clone(), config, backoff, &self.metrics);
         let changes = self.changes.clone();
-        tokio::spawn(async move {
+        async move {
             while let Some(seen) = all.next().await {
                 if changes.send(read(seen)).await.is_err() {
                     return;
                 }
             }
-        });
+        }
     }
 }
 
