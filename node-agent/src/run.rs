@@ -16,7 +16,7 @@ use onehop_runtime::events::{Publisher, Reporter};
 use onehop_runtime::watch::WatchMetrics;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver};
+use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -64,6 +64,7 @@ struct Inlets {
     reports: UnboundedReceiver<Report>,
     bind_failures: UnboundedReceiver<BindFailure>,
     addresses: Receiver<()>,
+    fatal: UnboundedReceiver<String>,
     stop: CancellationToken,
 }
 
@@ -108,11 +109,13 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         tables: tables.clone(),
         failures,
     };
-    spawn_health(health, ports, wanted_listens)?;
+    let (fatal, fatal_failures) = mpsc::unbounded_channel();
+    let fatal = config.bind_hard_fail.then_some(fatal);
+    spawn_health(health, fatal.clone(), ports, wanted_listens)?;
     // Ends with this function, so that nothing of the agent outlives it.
     let mut tasks = JoinSet::new();
     for port in own {
-        tasks.spawn(serve(port));
+        tasks.spawn(serve(port, fatal.clone()));
     }
     let (ready, readiness) = watch::channel(Readiness::Starting);
     let listener = ready::listen(&config.ready_socket)?;
@@ -155,6 +158,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         reports,
         bind_failures,
         addresses,
+        fatal: fatal_failures,
         stop,
     };
     drive(app, inlets, clock).await
@@ -184,6 +188,7 @@ async fn drive(mut app: App, mut inlets: Inlets, clock: Clock) -> anyhow::Result
                 anyhow::ensure!(taken > 0, "all watches have ended");
                 buffer.drain(..).for_each(|change| app.change(change));
             }
+            Some(message) = inlets.fatal.recv() => anyhow::bail!(message),
             Some(failure) = inlets.bind_failures.recv() => app.bind_failed(&failure),
             Some(()) = inlets.addresses.recv() => app.interfaces(interface_addresses()?),
             () = timer => {}
@@ -191,10 +196,14 @@ async fn drive(mut app: App, mut inlets: Inlets, clock: Clock) -> anyhow::Result
     }
 }
 
-async fn serve(port: Port) {
+/// Serves a port. With `fatal` a failure to bind is told there instead of only logged (S-129).
+async fn serve(port: Port, fatal: Option<UnboundedSender<String>>) {
     let addr = port.addr;
     let failed = move |error: &io::Error| {
         tracing::warn!(%addr, %error, "cannot listen; it is tried again");
+        if let Some(fatal) = &fatal {
+            let _ = fatal.send(format!("cannot listen on {addr}: {error}"));
+        }
     };
     port.run(failed).await;
 }
@@ -202,6 +211,7 @@ async fn serve(port: Port) {
 /// Runs the health servers on a thread with a runtime of its own until `listens` is closed.
 fn spawn_health(
     servers: Vec<Port>,
+    fatal: Option<UnboundedSender<String>>,
     ports: Ports,
     listens: watch::Receiver<BTreeSet<Listen>>,
 ) -> io::Result<()> {
@@ -210,7 +220,7 @@ fn spawn_health(
         .build()?;
     let work = async move {
         for server in servers {
-            tokio::spawn(serve(server));
+            tokio::spawn(serve(server, fatal.clone()));
         }
         ports.run(listens).await;
     };

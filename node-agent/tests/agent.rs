@@ -336,3 +336,19 @@ fn i1_watches_that_end_and_expire_lose_nothing() {
         agent.stop().await;
     });
 }
+
+#[test]
+fn s129_a_port_that_is_taken_ends_the_agent_only_if_asked_to() {
+    on_a_node(|world| async move {
+        let taken = tokio::net::TcpListener::bind("127.0.0.1:10349")
+            .await
+            .unwrap();
+        let strict = world.agent(&["--bind-address-hard-fail"]);
+        let error = strict.task.await.unwrap().unwrap_err().to_string();
+        assert!(error.contains("127.0.0.1:10349"), "{error}");
+        let agent = world.agent(&[]);
+        world.answers(10356, "/healthz", 200).await;
+        agent.stop().await;
+        drop(taken);
+    });
+}
