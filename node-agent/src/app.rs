@@ -188,7 +188,8 @@ impl App {
 
     /// When [`App::advance`] has something to do although nothing came in.
     pub fn next_look(&self) -> Option<Time> {
-        self.retry_at
+        // While the writer works, its report is what goes on from here.
+        self.retry_at.filter(|_| !self.is_busy())
     }
 
     /// Gives the writer its next order, if it is idle and there is one.

@@ -78,6 +78,7 @@ fn notifier(clock: Clock) -> Notifier {
 }
 
 struct World {
+    clock: Clock,
     app: App,
     board: Arc<Board>,
     listens: watch::Receiver<BTreeSet<Listen>>,
@@ -124,6 +125,7 @@ impl World {
         let state = State::new(ownership, NODE.into());
         let app = App::new(state, writer, out, NodePortAddresses::Primary, clock);
         Self {
+            clock,
             app,
             board,
             listens,
@@ -394,4 +396,26 @@ async fn s104_a_deleted_node_keeps_its_health_answers_and_node_ports() {
     assert!(!world.board.proxy().node_eligible);
     world.apply([Change::Node(Step::Apply(NODE.into(), node(Some("a"))))]);
     assert!(world.board.proxy().node_eligible);
+}
+
+#[tokio::test]
+async fn s124_a_refused_frontend_gets_its_next_chance_by_a_timer() {
+    let mut world = World::settled([]).await;
+    world.commits();
+    world.apply([put(service("s0", 1)), put_slice("e0", "s0", &[ep(1)])]);
+    let first = world.commits.recv_timeout(PATIENCE).expect("a commit");
+    let refused: BTreeSet<ElementKey> = first.add.keys().copied().collect();
+    world.finish(Err(failure(refused))).await;
+    world.reported().await;
+    // What is left of it: nothing has a frontend of its own but the cluster IP and the pair.
+    world.finish(Ok(())).await;
+    let at = world.app.next_look().expect("a time");
+    while world.clock.now() < at {
+        world.clock.sleep_until(at).await;
+    }
+    world.app.advance().expect("the writer lives");
+    assert!(world.app.next_look().is_none(), "the commit is under way");
+    world.finish(Ok(())).await;
+    let held = world.held.lock().expect("lock").clone();
+    assert!(held.keys().any(|(_, set, _)| *set == SetId::ServiceIps));
 }
