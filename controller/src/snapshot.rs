@@ -202,9 +202,13 @@ fn endpoint_state(index: &Index, endpoint: &Endpoint, going: &BTreeMap<NodeName,
         _ => {}
     }
     if conditions.terminating {
-        return State::Terminating {
-            serving,
-            since: None,
+        // A pod that we have never seen may be newer than our view; one that is terminating cannot.
+        return match (&endpoint.pod, life) {
+            (Some(_), None) => State::Gone,
+            _ => State::Terminating {
+                serving,
+                since: None,
+            },
         };
     }
     if !conditions.ready {

@@ -123,6 +123,9 @@ pub trait Step: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {
     fn facts(&self) -> Facts;
     /// A static word, for metric labels.
     fn verb(&self) -> &'static str;
+    /// The event that a success is worth: reason and message. The message holds no names of single
+    /// targets, so that repeats are seen as such.
+    fn event(&self) -> Option<(&'static str, String)>;
 }
 
 /// Name of a group within its plan.

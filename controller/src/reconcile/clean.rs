@@ -40,7 +40,7 @@ impl<P: Provider> Reconciler<P> {
                 continue;
             }
             if let Err(error) = self.finish(case).await {
-                return Some(self.write_failed(&error));
+                return Some(self.write_failed(&error, &mut memory.writes));
             }
         }
         if !left {

@@ -158,11 +158,13 @@ impl Lanes {
 
 /// Runs the groups of one lane: those of one subject one after the other, others side by side. A
 /// failure stops the rest of its group and the groups after it; the first one is the answer.
+/// `done_with` hears of each group that succeeded.
 pub(super) async fn run<P: Provider>(
     provider: &P,
     groups: Vec<Group<P::Step>>,
     fence: &Fence,
     measures: &Measures,
+    done_with: &(impl Fn(&Group<P::Step>) + Sync),
 ) -> Result<(), CloudError> {
     let mut waiting = groups;
     let mut done = BTreeSet::new();
@@ -176,6 +178,9 @@ pub(super) async fn run<P: Provider>(
                 busy.insert(group.subject.clone());
                 tasks.push(async move {
                     let result = run_group(provider, &group, fence, measures).await;
+                    if result.is_ok() {
+                        done_with(&group);
+                    }
                     (group.id, group.subject, result)
                 });
             } else {

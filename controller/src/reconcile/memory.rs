@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use onehop_core::crd::LoadBalancerSpec;
 use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
+use onehop_runtime::backoff::Backoff;
 
 use crate::events::Said;
 use crate::plan::Provider;
@@ -27,6 +28,17 @@ pub(super) struct Memory<P: Provider> {
     pub(super) mass_since: Option<Time>,
     /// Whether the endpoint list was confirmed since.
     pub(super) view: View,
+    /// Writes to the API server that failed.
+    pub(super) writes: WriteTrouble,
+}
+
+/// Failed writes since the last pass without one.
+#[derive(Debug, Default)]
+pub(super) struct WriteTrouble {
+    /// How many.
+    pub(super) failures: u32,
+    /// What spaces the next tries.
+    pub(super) backoff: Option<Backoff>,
 }
 
 /// Memory of one Service.
@@ -51,6 +63,7 @@ impl<P: Provider> Default for Memory<P> {
             services: BTreeMap::new(),
             mass_since: None,
             view: View::Watched,
+            writes: WriteTrouble::default(),
         }
     }
 }

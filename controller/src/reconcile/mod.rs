@@ -12,7 +12,7 @@ mod queue;
 mod say;
 mod second_look;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +65,15 @@ pub enum Orphans {
     Delete,
 }
 
+/// What is known of a shard that the listing at start has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Suspicion {
+    /// Nobody has looked yet whose it is.
+    Open,
+    /// No Service wants it.
+    Orphan,
+}
+
 /// Everything passes share.
 pub struct Reconciler<P: Provider> {
     provider: P,
@@ -80,7 +89,7 @@ pub struct Reconciler<P: Provider> {
     queue: Mutex<Queue<P::Shard>>,
     lanes: Mutex<HashMap<P::Shard, Arc<Mutex<Lanes>>>>,
     memory: Mutex<HashMap<P::Shard, Memory<P>>>,
-    orphans: Mutex<std::collections::BTreeSet<P::Shard>>,
+    suspects: Mutex<BTreeMap<P::Shard, Suspicion>>,
     rng: Mutex<SmallRng>,
     wake: Notify,
     synced: Notify,
@@ -127,7 +136,7 @@ impl<P: Provider> Reconciler<P> {
             queue: Mutex::default(),
             lanes: Mutex::default(),
             memory: Mutex::default(),
-            orphans: Mutex::default(),
+            suspects: Mutex::default(),
             rng: Mutex::new(parts.rng),
             wake: Notify::new(),
             synced: Notify::new(),
@@ -231,6 +240,7 @@ impl<P: Provider> Reconciler<P> {
         let concerned = self.concerned(&index);
         drop((index, book));
         for entry in existing {
+            lock(&self.suspects).insert(entry.shard.clone(), Suspicion::Open);
             self.touch(&entry.shard);
         }
         for service in concerned {

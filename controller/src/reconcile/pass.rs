@@ -8,20 +8,19 @@ use std::time::Duration;
 use onehop_core::crd::{LoadBalancer, LoadBalancerSpec, SERVICE_FINALIZER};
 use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
+use onehop_runtime::backoff::Policy;
 
 use super::lanes::{self, Mark};
-use super::memory::Memory;
-use super::{Orphans, Reconciler, lock};
+use super::memory::{Memory, WriteTrouble};
+use super::{Orphans, Reconciler, Suspicion, lock};
 use crate::cloud::CloudError;
 use crate::index::KnownService;
-use crate::plan::{Depth, Intent, Lane, Look, Plan, Programmed, Provider, Refusal};
+use crate::plan::{Depth, Group, Intent, Lane, Look, Plan, Programmed, Provider, Refusal};
 use crate::snapshot::{self, Standing};
 use crate::writes::WriteError;
 
 /// How old a full look may be for a members-only one to be enough.
 const FULL_LOOK_LASTS: Duration = Duration::from_secs(30);
-/// Before a failed write to the API server is tried again.
-const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
 /// A Service of the shard, and what is to become of it.
 pub(super) enum Case {
@@ -58,18 +57,38 @@ impl<P: Provider> Reconciler<P> {
         shard: &P::Shard,
         memory: &mut Memory<P>,
     ) -> Option<Time> {
+        let failures = memory.writes.failures;
+        let again = self.look_plan_say(shard, memory).await;
+        if memory.writes.failures == failures {
+            memory.writes = WriteTrouble::default();
+        }
+        again
+    }
+
+    async fn look_plan_say(
+        self: &Arc<Self>,
+        shard: &P::Shard,
+        memory: &mut Memory<P>,
+    ) -> Option<Time> {
         let cases: Vec<Case> = self
             .provider
             .services(shard)
             .iter()
             .map(|key| self.case(key))
             .collect();
-        if cases.iter().all(|c| matches!(c, Case::Foreign)) {
-            self.forget(memory);
-            return None;
+        let strange = |case: &Case| matches!(case, Case::Foreign | Case::Absent(_, None));
+        if cases.iter().all(strange) {
+            // Nothing of ours, unless the cloud has something: from before, or by the listing.
+            let known = memory.seen.is_some() || lock(&self.suspects).contains_key(shard);
+            if !known {
+                self.forget(memory);
+                return None;
+            }
+        } else {
+            lock(&self.suspects).remove(shard);
         }
         if let Err(error) = self.before_the_cloud(&cases).await {
-            return Some(self.write_failed(&error));
+            return Some(self.write_failed(&error, &mut memory.writes));
         }
         let lanes = self.lanes_of(shard);
         let mark = lock(&lanes).mark();
@@ -203,14 +222,19 @@ impl<P: Provider> Reconciler<P> {
         Ok(())
     }
 
-    pub(super) fn write_failed(&self, error: &WriteError) -> Time {
+    /// Notes a failed write; the answer is when to try again.
+    pub(super) fn write_failed(&self, error: &WriteError, trouble: &mut WriteTrouble) -> Time {
         self.measures.write_failures.inc();
-        if error.is_conflict() {
+        if error.is_conflict() && trouble.failures == 0 {
             tracing::debug!(%error, "somebody was faster, trying again");
         } else {
             tracing::warn!(%error, "a write to the API server failed, trying again");
         }
-        self.clock.now() + WRITE_AGAIN
+        trouble.failures += 1;
+        let backoff = trouble
+            .backoff
+            .get_or_insert_with(|| Policy::RETRY.start(&mut lock(&self.rng)));
+        self.clock.now() + backoff.next_delay()
     }
 
     /// Members only, if everything was looked at lately, nothing of the shape was left to do then and
@@ -277,8 +301,7 @@ impl<P: Provider> Reconciler<P> {
         let may_plan = cases.iter().all(|case| match case {
             Case::Ours(wanted) => wanted.plannable().is_some(),
             Case::Leaving(..) | Case::Absent(_, Some(_)) => true,
-            Case::Absent(key, None) => self.may_delete_orphan(shard, key, seen),
-            Case::Foreign => false,
+            Case::Absent(_, None) | Case::Foreign => self.may_delete_orphan(shard, seen),
         });
         if !may_plan {
             return Plan::default();
@@ -286,21 +309,22 @@ impl<P: Provider> Reconciler<P> {
         self.provider.plan(shard, intents, seen, now)
     }
 
-    /// Cloud objects of ours whose Service is gone without having been cleaned up after (C-123).
-    fn may_delete_orphan(&self, shard: &P::Shard, key: &ServiceKey, seen: &P::Observed) -> bool {
-        let mut orphans = lock(&self.orphans);
-        let orphan = !self.provider.is_gone(key, seen);
-        let news = if orphan {
-            orphans.insert(shard.clone())
-        } else {
-            orphans.remove(shard)
-        };
-        if news && orphan {
-            tracing::warn!(%shard, service = %key, "cloud objects of ours without a Service");
+    /// Cloud objects of ours which no Service wants and no clean-up of ours is about (C-123).
+    fn may_delete_orphan(&self, shard: &P::Shard, seen: &P::Observed) -> bool {
+        let services = self.provider.services(shard);
+        let mut suspects = lock(&self.suspects);
+        if services.iter().all(|key| self.provider.is_gone(key, seen)) {
+            suspects.remove(shard);
+        } else if suspects.insert(shard.clone(), Suspicion::Orphan) != Some(Suspicion::Orphan) {
+            tracing::warn!(%shard, "cloud objects of ours which no Service wants");
         }
+        let orphans = suspects
+            .values()
+            .filter(|s| **s == Suspicion::Orphan)
+            .count();
         self.measures
             .orphans
-            .set(i64::try_from(orphans.len()).unwrap_or(i64::MAX));
+            .set(i64::try_from(orphans).unwrap_or(i64::MAX));
         self.settings.orphans == Orphans::Delete
     }
 
@@ -327,7 +351,15 @@ impl<P: Provider> Reconciler<P> {
             let this = Arc::clone(self);
             let shard = shard.clone();
             tokio::spawn(async move {
-                let result = lanes::run(&this.provider, groups, &this.fence, &this.measures).await;
+                let done_with = |group: &Group<P::Step>| this.tell_of(group);
+                let result = lanes::run(
+                    &this.provider,
+                    groups,
+                    &this.fence,
+                    &this.measures,
+                    &done_with,
+                )
+                .await;
                 if let Err(error) = &result {
                     let labels = crate::metrics::LaneFailure {
                         lane: lane.as_str(),

@@ -10,7 +10,7 @@ use onehop_runtime::watch::Seen;
 use super::memory::{Memory, OfService};
 use super::pass::{Case, Wanted};
 use super::{Reconciler, lock};
-use crate::plan::{Intent, Outcome, Programmed, Provider};
+use crate::plan::{Group, Intent, Outcome, Programmed, Provider, Step};
 use crate::status::{self, COUNTS_EVERY, Difference, Facts};
 use crate::writes::WriteError;
 
@@ -38,10 +38,22 @@ impl<P: Provider> Reconciler<P> {
             let result = self
                 .write_one(wanted, outcome.as_ref(), error.clone(), of)
                 .await;
-            let next = result.unwrap_or_else(|error| Some(self.write_failed(&error)));
+            let next =
+                result.unwrap_or_else(|error| Some(self.write_failed(&error, &mut memory.writes)));
             again = again.into_iter().chain(next).min();
         }
         again
+    }
+
+    /// The events that a group's success is worth.
+    pub(super) fn tell_of(&self, group: &Group<P::Step>) {
+        let index = lock(&self.index);
+        let services = group.services.iter().filter_map(|key| index.service(key));
+        for service in services {
+            for (reason, message) in group.steps.iter().filter_map(Step::event) {
+                self.tell(&service.spec, Severity::Normal, reason, &message);
+            }
+        }
     }
 
     fn last_error(&self, shard: &P::Shard) -> Option<LastError> {

@@ -22,9 +22,9 @@ use crate::plan::{Intent, Plan, arrange};
 /// How long established flows to a deregistered target go on.
 const DRAIN_SECONDS: u32 = 10;
 /// Between two looks at something that is about to change.
-const SOON: Duration = Duration::from_millis(250);
-/// Between two looks at targets that fail their probes.
-const UNHEALTHY_LOOK: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_millis(500);
+/// Between two looks at what changes only what is said.
+const LATER: Duration = Duration::from_secs(5);
 /// Share of a group that may leave for no known reason without a second look (K-33).
 const MASS_PERCENT: u8 = 50;
 
@@ -362,7 +362,8 @@ fn may_switch(intent: &Intent, port: &LoadBalancerPort, old: &Group, new: Option
     let usable = |group: &Group| group.targets.values().filter(|s| s.usable()).count();
     let members = intent.members(&new.port, port.mode);
     let desired = members.map_or(0, |m| {
-        m.list.iter().filter(|m| m.state == State::Ready).count()
+        let ready = m.list.iter().filter(|m| m.state == State::Ready).count();
+        m.at_most_healthy.map_or(ready, |most| ready.min(most))
     });
     let floor = policy(intent, &new.port, &new.spec).floor(desired);
     desired == 0 || usable(new) >= floor || (usable(old) == 0 && usable(new) > 0)
@@ -437,13 +438,14 @@ pub fn next_look(
     now: Time,
 ) -> Option<Time> {
     let mut looks: Vec<Time> = Vec::new();
-    let moving = |state: &CloudState| matches!(state, CloudState::Initial | CloudState::Draining);
     for group in &seen.groups {
-        if group.targets.values().any(moving) {
-            looks.push(now + SOON);
-        } else if group.targets.values().any(|s| *s == CloudState::Unhealthy) {
-            looks.push(now + UNHEALTHY_LOOK);
-        }
+        looks.extend(group.targets.values().filter_map(|state| match state {
+            CloudState::Initial => Some(now + SOON),
+            // The end of a drain is waited for only where the group goes after it.
+            CloudState::Draining if group.retired.is_some() => Some(now + SOON),
+            CloudState::Draining | CloudState::Unhealthy => Some(now + LATER),
+            CloudState::Healthy | CloudState::Unjudged => None,
+        }));
         looks.extend(
             group
                 .retired

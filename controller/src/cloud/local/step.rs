@@ -154,6 +154,36 @@ impl Step for LocalStep {
             Self::DeleteListener { .. } => "delete-listener",
         }
     }
+
+    fn event(&self) -> Option<(&'static str, String)> {
+        let count = |n: usize| {
+            if n == 1 {
+                "1 target".to_owned()
+            } else {
+                format!("{n} targets")
+            }
+        };
+        match self {
+            Self::Register { group, targets } => {
+                let message = format!("Registered {} with {group}", count(targets.len()));
+                Some(("TargetsRegistered", message))
+            }
+            Self::Deregister { group, targets, .. } => {
+                let message = format!("Deregistered {} from {group}", count(targets.len()));
+                Some(("TargetsDraining", message))
+            }
+            Self::PutListener {
+                listener,
+                group,
+                frees: Some(old),
+                ..
+            } => {
+                let message = format!("Listener {listener} now sends to {group} instead of {old}");
+                Some(("UpdatedLoadBalancer", message))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for LocalStep {

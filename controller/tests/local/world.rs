@@ -1,0 +1,358 @@
+//! API server, fake cloud with its REST API over HTTP, and the controller, in one process.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use e2e_apiserver::{ApiServer, Clock as ApiClock, Config as ApiConfig, Identity};
+use e2e_cloud::driver::VirtualNode;
+use e2e_cloud::engine::{Config, Operation, Profile};
+use e2e_cloud::scale::Scale;
+use e2e_cloud::{Cloud, Driver, rest};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use onehop_controller::app::{App, Phase};
+use onehop_controller::cloud::local::client::Client as CloudClient;
+use onehop_controller::cloud::local::{Local, plan, resolve::NodeProxy};
+use onehop_controller::reconcile::{Orphans, Settings};
+use onehop_controller::snapshot::{Claim, Classless};
+use onehop_core::crd::{AddressPool, LoadBalancer};
+use onehop_core::id::InstallId;
+use onehop_core::time::Time;
+use onehop_runtime::clock::Clock;
+use onehop_runtime::metrics::Metrics;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const START: Time = Time::from_millis(1_800_000_000_000);
+const CLASS: &str = "onehop.dev/local";
+
+/// Everything but the controller.
+pub(crate) struct World {
+    pub(crate) server: ApiServer,
+    pub(crate) cloud: Cloud,
+    client: Client,
+    clock: Clock,
+    url: String,
+    _driver: Driver,
+    rest: JoinHandle<std::io::Result<()>>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.rest.abort();
+    }
+}
+
+/// A controller that runs.
+pub(crate) struct Controller {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl Controller {
+    /// Waits until it reconciles.
+    pub(crate) async fn working(mut self) -> Self {
+        self.phase
+            .wait_for(|phase| *phase == Phase::Working)
+            .await
+            .unwrap();
+        self
+    }
+
+    /// Stops it as SIGTERM does.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+    }
+
+    /// Ends it where it stands; calls already made run on in the cloud.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+        // Lanes are tasks of their own: without the fence they would go on.
+        self.stop.cancel();
+    }
+}
+
+impl World {
+    /// Two nodes, one pool with these addresses, and a cloud whose targets are all up.
+    pub(crate) async fn start(pool: &str) -> Self {
+        let clock = Clock::fixed(START);
+        let server = ApiServer::start(ApiClock::fixed(START), ApiConfig::default());
+        let config = Config {
+            profile: Profile::local(),
+            seed: 1,
+            scale: Scale::new(START, 1),
+            ranges: vec!["198.51.100.0/24".parse().unwrap()],
+        };
+        let cloud = Cloud::new(config, clock);
+        let driver = Driver::start(cloud.clone());
+        let up = VirtualNode::new(|_: SocketAddr| true);
+        driver.attach("a", [10, 0, 9, 1].into(), Arc::new(up));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let rest = tokio::spawn(rest::serve(cloud.clone(), listener));
+        let client = server.client(&Identity::admin());
+        let world = Self {
+            server,
+            cloud,
+            client,
+            clock,
+            url,
+            _driver: driver,
+            rest,
+        };
+        world.furnish(pool).await;
+        world
+    }
+
+    async fn furnish(&self, pool: &str) {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        for crd in onehop_core::crd::definitions() {
+            crds.create(&PostParams::default(), &crd).await.unwrap();
+        }
+        let pools: Api<AddressPool> = Api::all(self.client.clone());
+        let object = read(json!({
+            "apiVersion": "onehop.dev/v1alpha1", "kind": "AddressPool",
+            "metadata": { "name": "default" }, "spec": { "addresses": [pool] },
+        }));
+        pools.create(&PostParams::default(), &object).await.unwrap();
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        for n in 1..=2_u8 {
+            let name = format!("node-{n}");
+            let address = IpAddr::from([10, 0, 1, n]);
+            let status = json!({
+                "addresses": [{ "type": "InternalIP", "address": address }],
+                "conditions": [{ "type": "Ready", "status": "True" }],
+            });
+            let node: Node = read(json!({ "metadata": { "name": name } }));
+            nodes.create(&PostParams::default(), &node).await.unwrap();
+            let patch = Patch::Merge(json!({ "status": status }));
+            nodes
+                .patch_status(&name, &PatchParams::default(), &patch)
+                .await
+                .unwrap();
+        }
+    }
+
+    /// Starts a controller.
+    pub(crate) fn controller(&self) -> Controller {
+        let install = InstallId::from("demo-local");
+        let client = CloudClient::new(self.url.parse().unwrap(), install.clone()).unwrap();
+        let local = plan::Settings {
+            install: install.clone(),
+            switch_tail: Duration::from_secs(1),
+        };
+        let identity = Identity::service_account("onehop-system", "controller");
+        let app = App {
+            provider: Local::new(client, local, NodeProxy::Beside),
+            client: self.server.client(&identity),
+            clock: self.clock,
+            seed: 7,
+            settings: Settings {
+                claim: Claim {
+                    classes: [CLASS.to_owned()].into(),
+                    classless: Classless::Ignore,
+                    install,
+                },
+                workers: 4,
+                sweep: Duration::from_mins(1),
+                second_look: Duration::from_mins(1),
+                orphans: Orphans::Report,
+            },
+            metrics: Metrics::default(),
+        };
+        let (sender, phase) = watch::channel(Phase::default());
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(app.run(stop.clone(), sender));
+        Controller { stop, task, phase }
+    }
+
+    /// A namespaced API of the namespace that all tests use.
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    /// Makes a Service of our class with one port; `extra` goes into its spec.
+    pub(crate) async fn service(&self, name: &str, extra: Value) -> Service {
+        let mut object = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "type": "LoadBalancer", "loadBalancerClass": CLASS, "selector": { "app": name },
+                "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }],
+            },
+        });
+        json_patch_merge(&mut object["spec"], extra);
+        self.api()
+            .create(&PostParams::default(), &read(object))
+            .await
+            .unwrap()
+    }
+
+    /// The UID of a pod, which is made if it is not there.
+    async fn pod(&self, n: u8) -> Option<String> {
+        let name = format!("pod-{n}");
+        let pods = self.api::<Pod>();
+        if let Some(pod) = pods.get_opt(&name).await.unwrap() {
+            return pod.metadata.uid;
+        }
+        let pod = read(json!({
+            "metadata": { "name": name },
+            "spec": { "containers": [{ "name": "server", "image": "pod-server" }] },
+        }));
+        let pod = pods.create(&PostParams::default(), &pod).await.unwrap();
+        let address = format!("10.244.1.{n}");
+        let status = json!({ "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }] });
+        let patch = Patch::Merge(json!({ "status": status }));
+        pods.patch_status(&name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+        pod.metadata.uid
+    }
+
+    /// Sets the endpoints of a Service: pods by the last octet of their address.
+    pub(crate) async fn endpoints(&self, service: &str, ready: &[u8], terminating: &[u8]) {
+        let mut uids = BTreeMap::new();
+        for n in ready.iter().chain(terminating) {
+            uids.insert(*n, self.pod(*n).await);
+        }
+        let endpoint = |n: &u8, ready: bool| {
+            json!({
+                "addresses": [format!("10.244.1.{n}")], "nodeName": "node-1",
+                "conditions": { "ready": ready, "serving": true, "terminating": !ready },
+                "targetRef": { "kind": "Pod", "name": format!("pod-{n}"), "uid": uids[n] },
+            })
+        };
+        let ready = ready.iter().map(|n| endpoint(n, true));
+        let endpoints: Vec<_> = ready
+            .chain(terminating.iter().map(|n| endpoint(n, false)))
+            .collect();
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {
+                "name": format!("{service}-1"), "labels": { "kubernetes.io/service-name": service },
+            },
+            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
+            "endpoints": endpoints,
+        });
+        let params = PatchParams::apply("test").force();
+        let name = format!("{service}-1");
+        self.api::<EndpointSlice>()
+            .patch(&name, &params, &Patch::Apply(slice))
+            .await
+            .unwrap();
+    }
+
+    /// Merges a patch into a Service.
+    pub(crate) async fn patch(&self, name: &str, patch: Value) {
+        let patch = Patch::Merge(patch);
+        self.api::<Service>()
+            .patch(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    /// The published address of a Service.
+    pub(crate) async fn address(&self, name: &str) -> Option<String> {
+        let service = self.api::<Service>().get_opt(name).await.unwrap()?;
+        service.status?.load_balancer?.ingress?.first()?.ip.clone()
+    }
+
+    /// Reasons of the events about a Service.
+    pub(crate) async fn events(&self, name: &str) -> Vec<String> {
+        let events = self
+            .api::<Event>()
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        let about = events
+            .items
+            .into_iter()
+            .filter(|e| e.involved_object.name.as_deref() == Some(name));
+        about.filter_map(|event| event.reason).collect()
+    }
+
+    /// How often the cloud was asked to change something, by operation.
+    pub(crate) fn writes(&self, operation: Operation) -> u64 {
+        self.cloud.calls().get(&operation).copied().unwrap_or(0)
+    }
+
+    /// All of them.
+    pub(crate) fn all_writes(&self) -> u64 {
+        use Operation as O;
+        let all = [
+            O::CreateLoadBalancer,
+            O::UpdateLoadBalancer,
+            O::DeleteLoadBalancer,
+            O::PutListener,
+            O::DeleteListener,
+            O::CreateGroup,
+            O::UpdateGroup,
+            O::DeleteGroup,
+            O::RegisterTargets,
+            O::DeregisterTargets,
+        ];
+        all.into_iter()
+            .map(|operation| self.writes(operation))
+            .sum()
+    }
+
+    /// Waits until the check holds; fails with the state of everything after ten seconds.
+    pub(crate) async fn eventually(&self, what: &str, mut holds: impl AsyncFnMut(&Self) -> bool) {
+        let deadline = self.clock.now() + Duration::from_secs(10);
+        while !holds(self).await {
+            if self.clock.now() > deadline {
+                self.fail(what).await;
+            }
+            self.clock.sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Lets time pass, to see that nothing happens.
+    pub(crate) async fn quiet(&self, time: Duration) {
+        self.clock.sleep(time).await;
+    }
+
+    async fn fail(&self, what: &str) {
+        let services = self
+            .api::<Service>()
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        let objects = self
+            .api::<LoadBalancer>()
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        panic!(
+            "never came true: {what}\ncalls: {:?}\n{}\n{}",
+            self.cloud.calls(),
+            serde_json::to_string_pretty(&services.items).unwrap(),
+            serde_json::to_string_pretty(&objects.items).unwrap(),
+        );
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn json_patch_merge(into: &mut Value, from: Value) {
+    if let Value::Object(fields) = from {
+        for (key, value) in fields {
+            into[key] = value;
+        }
+    }
+}
