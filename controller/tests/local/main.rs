@@ -8,9 +8,10 @@
 
 mod world;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use e2e_cloud::engine::Operation;
+use e2e_cloud::engine::{Operation, TargetState};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
@@ -277,4 +278,44 @@ async fn k05_services_of_others_are_not_touched() {
     }
     assert_eq!(world.all_writes(), 0, "K-05");
     controller.stop().await;
+}
+
+/// SIGKILL of the real program at every turn of a rollout: what was done is neither repeated nor
+/// undone, and the rollout ends right.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i6_killed_through_a_rollout_nothing_is_repeated_or_undone() {
+    let world = World::start(POOL).await;
+    world.endpoints("web", &[1, 2, 3], &[]).await;
+    let mut program = world.program();
+    world.service("web", pod_mode()).await;
+    has_address(&world, "web", FIRST).await;
+    for step in 1..=3_u8 {
+        let ready: Vec<u8> = (step + 1..=step + 3).collect();
+        world.endpoints("web", &ready, &[step]).await;
+        world
+            .quiet(Duration::from_millis(u64::from(step) * 7))
+            .await;
+        program.kill().await;
+        program = world.program();
+        let healthy = async |w: &World| {
+            let newest = format!("10.244.1.{}", step + 3);
+            let old = format!("10.244.1.{step}");
+            w.times_in_state(TargetState::Healthy).contains_key(&newest)
+                && w.times_in_state(TargetState::Draining).contains_key(&old)
+        };
+        world.eventually("the step is done", healthy).await;
+        world.endpoints("web", &ready, &[]).await;
+    }
+    let initial = world.times_in_state(TargetState::Initial);
+    let draining = world.times_in_state(TargetState::Draining);
+    let each = |octets: std::ops::RangeInclusive<u8>| -> BTreeMap<String, u32> {
+        octets.map(|n| (format!("10.244.1.{n}"), 1)).collect()
+    };
+    assert_eq!(initial, each(1..=6), "I6: each is registered once");
+    assert_eq!(
+        draining,
+        each(1..=3),
+        "I6: each old one leaves once, no other does"
+    );
+    program.kill().await;
 }

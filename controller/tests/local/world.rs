@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use e2e_apiserver::{ApiServer, Clock as ApiClock, Config as ApiConfig, Identity};
+use e2e_apiserver::{ApiServer, Clock as ApiClock, Config as ApiConfig, Identity, Serving};
 use e2e_cloud::driver::VirtualNode;
-use e2e_cloud::engine::{Config, Operation, Profile};
+use e2e_cloud::engine::{Config, Operation, Profile, Seq, TargetState, What};
 use e2e_cloud::scale::Scale;
 use e2e_cloud::{Cloud, Driver, rest};
 use k8s_openapi::NamespaceResourceScope;
@@ -27,6 +29,7 @@ use onehop_core::time::Time;
 use onehop_runtime::clock::Clock;
 use onehop_runtime::metrics::Metrics;
 use serde_json::{Value, json};
+use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -80,6 +83,26 @@ impl Controller {
         assert!(self.task.await.unwrap_err().is_cancelled());
         // Lanes are tasks of their own: without the fence they would go on.
         self.stop.cancel();
+    }
+}
+
+/// The program, running as a process.
+pub(crate) struct Program {
+    child: Child,
+    kubeconfig: PathBuf,
+    _serving: Serving,
+}
+
+impl Program {
+    /// SIGKILL.
+    pub(crate) async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.kubeconfig);
     }
 }
 
@@ -175,6 +198,40 @@ impl World {
         let stop = CancellationToken::new();
         let task = tokio::spawn(app.run(stop.clone(), sender));
         Controller { stop, task, phase }
+    }
+
+    /// Starts the program itself, over TLS, as a process that can be killed.
+    pub(crate) fn program(&self) -> Program {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let serving = self.server.serve_tls(listener, &[]).unwrap();
+        let url = format!("https://{}", serving.address());
+        let identity = Identity::service_account("onehop-system", "controller");
+        let config = self.server.kubeconfig(&url, &identity).unwrap();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("onehop-controller-{}-{number}.yaml", std::process::id());
+        let kubeconfig = std::env::temp_dir().join(name);
+        std::fs::write(&kubeconfig, config).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_onehop-controller"))
+            .args(["--provider", "local", "--install-id", "demo-local"])
+            .args(["--local-endpoint", &self.url, "--switch-tail-seconds", "1"])
+            .args([
+                "--metrics-address",
+                "127.0.0.1:0",
+                "--health-address",
+                "127.0.0.1:0",
+            ])
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .env("ONEHOP_LOG", "warn")
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        Program {
+            child,
+            kubeconfig,
+            _serving: serving,
+        }
     }
 
     /// A namespaced API of the namespace that all tests use.
@@ -282,6 +339,19 @@ impl World {
             .into_iter()
             .filter(|e| e.involved_object.name.as_deref() == Some(name));
         about.filter_map(|event| event.reason).collect()
+    }
+
+    /// How often each target got into this state, by the cloud's log.
+    pub(crate) fn times_in_state(&self, wanted: TargetState) -> BTreeMap<String, u32> {
+        let mut times = BTreeMap::new();
+        for event in self.cloud.events_after(Seq::default(), usize::MAX) {
+            if let What::TargetState { target, state, .. } = &event.what
+                && *state == wanted
+            {
+                *times.entry(target.ip().to_string()).or_default() += 1;
+            }
+        }
+        times
     }
 
     /// How often the cloud was asked to change something, by operation.
