@@ -316,3 +316,6 @@ pub fn last_good<'a>(
     let object = object.filter(|o| claim.made(o) && o.spec.service_uid == service.uid)?;
     Some(&object.spec)
 }
+
+#[cfg(test)]
+mod tests;

@@ -341,3 +341,6 @@ pub fn service_status(
         },
     }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,8 +11,8 @@ use onehop_core::time::Time;
 use super::lanes::Mark;
 use onehop_runtime::events::Severity;
 
+use super::cases::Case;
 use super::memory::Memory;
-use super::pass::Case;
 use super::{Reconciler, lock};
 use crate::plan::Provider;
 use crate::writes::WriteError;

@@ -4,6 +4,7 @@
 //! that is not decided in pure code. Nothing starts before every cache is full and everything of ours in
 //! the cloud was listed (I1, I6).
 
+mod cases;
 mod clean;
 mod lanes;
 mod memory;

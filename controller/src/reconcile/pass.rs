@@ -1,54 +1,21 @@
 //! One pass over one shard: who wants what, a look at the cloud, a plan, lanes, and what to say.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onehop_core::crd::{LoadBalancer, LoadBalancerSpec, SERVICE_FINALIZER};
-use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
 use onehop_runtime::backoff::Policy;
 
+use super::cases::{Case, wanted};
 use super::lanes::{self, Mark};
 use super::memory::{Memory, WriteTrouble};
 use super::{Orphans, Reconciler, Suspicion, lock};
 use crate::cloud::CloudError;
-use crate::index::KnownService;
-use crate::plan::{Depth, Group, Intent, Lane, Look, Plan, Programmed, Provider, Refusal};
-use crate::snapshot::{self, Standing};
+use crate::plan::{Depth, Group, Intent, Lane, Look, Plan, Programmed, Provider};
 use crate::writes::WriteError;
 
 /// How old a full look may be for a members-only one to be enough.
 const FULL_LOOK_LASTS: Duration = Duration::from_secs(30);
-
-/// A Service of the shard, and what is to become of it.
-pub(super) enum Case {
-    /// It is ours.
-    Ours(Box<Wanted>),
-    /// It was ours and is to be cleaned up after.
-    Leaving(KnownService, Option<Arc<LoadBalancer>>),
-    /// There is no such Service; an object of ours may be left.
-    Absent(ServiceKey, Option<Arc<LoadBalancer>>),
-    /// It is none of our business.
-    Foreign,
-}
-
-/// A Service of ours.
-pub(super) struct Wanted {
-    pub(super) service: KnownService,
-    pub(super) spec: Option<LoadBalancerSpec>,
-    pub(super) addresses: Vec<IpAddr>,
-    pub(super) refusals: Vec<Refusal>,
-}
-
-impl Wanted {
-    /// Whether enough is known to plan for it. A Service that cannot be carried out is left exactly
-    /// as it is in the cloud: never does a mistake in an object tear anything down (I10).
-    fn plannable(&self) -> Option<&LoadBalancerSpec> {
-        self.spec.as_ref().filter(|_| !self.addresses.is_empty())
-    }
-}
 
 impl<P: Provider> Reconciler<P> {
     /// Runs one pass; the answer is when the shard wants the next one.
@@ -157,71 +124,6 @@ impl<P: Provider> Reconciler<P> {
         [Some(again), said].into_iter().flatten().min()
     }
 
-    fn case(&self, key: &ServiceKey) -> Case {
-        let (service, object, pools) = {
-            let index = lock(&self.index);
-            let object = index.balancer(key).cloned();
-            let object = object.filter(|o| self.settings.claim.made(o));
-            (index.service(key).cloned(), object, index.pools())
-        };
-        let Some(service) = service else {
-            return Case::Absent(key.clone(), object);
-        };
-        let claim = &self.settings.claim;
-        match claim.standing(&service.spec, object.as_deref()) {
-            Standing::Foreign => Case::Foreign,
-            Standing::Leaving => Case::Leaving(service, object),
-            Standing::Ours => {
-                let last_good = snapshot::last_good(claim, &service.spec, object.as_deref());
-                let resolution = self.provider.resolve(&service.spec, last_good);
-                let mut refusals = resolution.refusals;
-                let addresses = resolution.spec.as_ref().map_or_else(Vec::new, |spec| {
-                    let mut book = lock(&self.book);
-                    let placed = self.provider.place(&service.spec, spec, &pools, &mut book);
-                    self.measures
-                        .addresses
-                        .set(i64::try_from(book.in_use()).unwrap_or(i64::MAX));
-                    placed.unwrap_or_else(|refusal| {
-                        refusals.push(refusal);
-                        Vec::new()
-                    })
-                });
-                let spec = resolution.spec;
-                Case::Ours(Box::new(Wanted {
-                    service,
-                    spec,
-                    addresses,
-                    refusals,
-                }))
-            }
-        }
-    }
-
-    /// What has to be written before the cloud is touched: our finalizer on what is ours (K-03), and
-    /// no address on what is leaving (unpublish first).
-    async fn before_the_cloud(&self, cases: &[Case]) -> Result<(), WriteError> {
-        for case in cases {
-            match case {
-                Case::Ours(wanted) => {
-                    let spec = &wanted.service.spec;
-                    let there = spec.finalizers.iter().any(|f| f == SERVICE_FINALIZER);
-                    if !there && wanted.plannable().is_some() {
-                        self.writer.add_finalizer(spec).await?;
-                    }
-                }
-                Case::Leaving(service, _) => {
-                    let spec = &service.spec;
-                    let body = crate::status::service_status(spec, &service.conditions, &[], None);
-                    if let Some(body) = body {
-                        self.writer.service_status(&spec.key, &body).await?;
-                    }
-                }
-                Case::Absent(..) | Case::Foreign => {}
-            }
-        }
-        Ok(())
-    }
-
     /// Notes a failed write; the answer is when to try again.
     pub(super) fn write_failed(&self, error: &WriteError, trouble: &mut WriteTrouble) -> Time {
         self.measures.write_failures.inc();
@@ -249,45 +151,6 @@ impl<P: Provider> Reconciler<P> {
         } else {
             Depth::Full
         }
-    }
-
-    fn intents(&self, cases: &[Case], seen: &P::Observed, memory: &mut Memory<P>) -> Vec<Intent> {
-        let targets = self.provider.target_addresses(seen);
-        let mut index = lock(&self.index);
-        let mut intents = Vec::new();
-        for case in cases {
-            let Case::Ours(wanted) = case else { continue };
-            let key = &wanted.service.spec.key;
-            // The newest view: endpoints may have changed while the cloud was looked at.
-            let known = index.service(key).cloned();
-            let service = &known.as_ref().unwrap_or(&wanted.service).spec;
-            let of = memory.services.entry(key.clone()).or_default();
-            snapshot::remember(&index, key, &mut of.remembered);
-            let endpoints: BTreeSet<IpAddr> = index
-                .endpoints(key)
-                .iter()
-                .map(|(_, e)| e.address)
-                .collect();
-            let interest: BTreeSet<IpAddr> = endpoints.union(&targets).copied().collect();
-            index.set_interest(key, &of.interest, &interest);
-            of.remembered
-                .retain(|address, _| interest.contains(address));
-            of.interest = interest;
-            let Some(spec) = wanted.plannable() else {
-                continue;
-            };
-            let departed: BTreeSet<IpAddr> = targets.difference(&endpoints).copied().collect();
-            intents.push(Intent {
-                service: key.clone(),
-                uid: service.uid.clone(),
-                spec: spec.clone(),
-                addresses: wanted.addresses.clone(),
-                members: snapshot::members(&index, service),
-                departed: snapshot::departed(&index, service, &of.remembered, &departed),
-                view: memory.view,
-            });
-        }
-        intents
     }
 
     fn plan(
@@ -373,19 +236,4 @@ impl<P: Provider> Reconciler<P> {
             });
         }
     }
-}
-
-/// What the shard's Services want, unless one of them is leaving or cannot be planned for.
-fn wanted(cases: &[Case]) -> Option<BTreeMap<ServiceKey, (LoadBalancerSpec, Vec<IpAddr>)>> {
-    let one = |case: &Case| match case {
-        Case::Ours(wanted) => {
-            let spec = wanted.plannable()?.clone();
-            Some((
-                wanted.service.spec.key.clone(),
-                (spec, wanted.addresses.clone()),
-            ))
-        }
-        _ => None,
-    };
-    cases.iter().map(one).collect()
 }

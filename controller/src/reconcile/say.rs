@@ -7,8 +7,8 @@ use onehop_core::time::Time;
 use onehop_runtime::events::Severity;
 use onehop_runtime::watch::Seen;
 
+use super::cases::{Case, Wanted};
 use super::memory::{Memory, OfService};
-use super::pass::{Case, Wanted};
 use super::{Reconciler, lock};
 use crate::plan::{Group, Intent, Outcome, Programmed, Provider, Step};
 use crate::status::{self, COUNTS_EVERY, Difference, Facts};

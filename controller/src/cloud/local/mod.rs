@@ -12,6 +12,7 @@ mod outcome;
 pub mod plan;
 pub mod resolve;
 pub mod step;
+pub mod wanted;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -122,7 +123,7 @@ impl Provider for Local {
         seen: &Observed,
         now: Time,
     ) -> Option<Time> {
-        plan::next_look(&self.settings, intents, seen, now)
+        wanted::next_look(&self.settings, intents, seen, now)
     }
 
     fn outcome(&self, intent: &Intent, seen: &Observed, now: Time) -> Outcome {

@@ -3,7 +3,7 @@
 use onehop_core::time::Time;
 
 use super::model::{BalancerState, ListenerKey, Observed};
-use super::plan::{balancer_of, decide, groups_of};
+use super::wanted::{balancer_of, decide, groups_of};
 use crate::plan::membership::{Action, CloudState, MassRemoval};
 use crate::plan::{Intent, Outcome, PortCount, Programmed};
 

@@ -6,27 +6,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use onehop_core::crd::{HealthProtocol, LoadBalancerPort, MembershipPolicy, TargetMode};
-use onehop_core::id::{InstallId, PortKey, ServiceKey};
+use onehop_core::crd::LoadBalancerPort;
+use onehop_core::id::{InstallId, ServiceKey};
 use onehop_core::time::Time;
 
-use super::model::{
-    Balancer, BalancerSpec, BalancerState, Delivery, Group, GroupSpec, ListenerKey, Observed,
-    Probe, ProbeProtocol,
-};
+use super::model::{Balancer, Group, GroupSpec, ListenerKey, Observed};
 use super::names;
 use super::step::{self, LocalStep, When};
-use crate::plan::membership::{self, Action, CloudState, Decision, Kind, Policy, Readiness, State};
+use super::wanted::{
+    balancer_of, balancer_spec, current_group, decide, group_spec, groups_of, policy,
+};
+use crate::plan::membership::{self, Action, Decision, State};
 use crate::plan::{Intent, Plan, arrange};
-
-/// How long established flows to a deregistered target go on.
-const DRAIN_SECONDS: u32 = 10;
-/// Between two looks at something that is about to change.
-const SOON: Duration = Duration::from_millis(500);
-/// Between two looks at what changes only what is said.
-const LATER: Duration = Duration::from_secs(5);
-/// Share of a group that may leave for no known reason without a second look (K-33).
-const MASS_PERCENT: u8 = 50;
 
 /// What the planner knows beside intent and observation.
 #[derive(Clone, Debug)]
@@ -56,66 +47,6 @@ pub fn plan(
         None => planner.remove_all(),
     }
     arrange(std::slice::from_ref(service), planner.steps)
-}
-
-/// The load balancer that serves this Service: of its UID, the oldest if a crash has left two.
-pub fn balancer_of<'a>(intent: &Intent, seen: &'a Observed) -> Option<&'a Balancer> {
-    seen.balancers
-        .iter()
-        .filter(|b| b.uid == intent.uid)
-        .min_by(|a, b| a.id.cmp(&b.id))
-}
-
-/// The group that a port should use: the newest of the wanted kind that is not on its way out.
-pub fn current_group<'a>(
-    intent: &Intent,
-    port: &LoadBalancerPort,
-    seen: &'a Observed,
-) -> Option<&'a Group> {
-    let wanted = group_spec_untagged(port);
-    groups_of(intent, &port.key(), seen)
-        .filter(|g| g.retired.is_none() && g.spec.same_kind(&wanted))
-        .max_by_key(|g| g.generation)
-}
-
-/// All groups of a port of this Service.
-pub fn groups_of<'a>(
-    intent: &Intent,
-    port: &PortKey,
-    seen: &'a Observed,
-) -> impl Iterator<Item = &'a Group> {
-    let (uid, port) = (intent.uid.clone(), port.clone());
-    seen.groups
-        .iter()
-        .filter(move |g| g.uid == uid && g.port == port)
-}
-
-/// The membership policy's answer for a group that exists.
-pub fn decide(intent: &Intent, group: &Group, now: Time) -> Decision {
-    let members = intent.explained(&group.port, group.spec.mode, group.targets.keys());
-    let policy = policy(intent, &group.port, &group.spec);
-    membership::decide(&policy, &members, &group.targets, intent.view, now)
-}
-
-/// The policy's numbers for a group of this kind.
-fn policy(intent: &Intent, port: &PortKey, spec: &GroupSpec) -> Policy {
-    let wishes = &intent.spec.membership;
-    Policy {
-        kind: match wishes.policy {
-            MembershipPolicy::Compat => Kind::Compat,
-            MembershipPolicy::ZeroDrop | MembershipPolicy::Unknown => Kind::ZeroDrop,
-        },
-        floor_percent: u8::try_from(wishes.floor_percent).unwrap_or(100),
-        hold_max: Duration::from_secs(u64::from(wishes.hold_max_seconds)),
-        readiness: match spec.probe {
-            Some(_) => Readiness::ByHealth,
-            None => Readiness::ByMembership,
-        },
-        mass_percent: MASS_PERCENT,
-        at_most_healthy: intent
-            .members(port, spec.mode)
-            .and_then(|m| m.at_most_healthy),
-    }
 }
 
 struct Planner<'a> {
@@ -367,112 +298,6 @@ fn may_switch(intent: &Intent, port: &LoadBalancerPort, old: &Group, new: Option
     });
     let floor = policy(intent, &new.port, &new.spec).floor(desired);
     desired == 0 || usable(new) >= floor || (usable(old) == 0 && usable(new) > 0)
-}
-
-fn balancer_spec(install: &InstallId, intent: &Intent) -> BalancerSpec {
-    let vip = intent.spec.ports.iter().any(|p| p.mode == TargetMode::Vip);
-    BalancerSpec {
-        name: names::load_balancer(install, &intent.service, &intent.uid),
-        tags: names::owner_tags(install, &intent.service, &intent.uid),
-        addresses: intent.addresses.clone(),
-        delivery: if vip {
-            Delivery::Floating
-        } else {
-            Delivery::Translated
-        },
-    }
-}
-
-fn group_spec(
-    install: &InstallId,
-    intent: &Intent,
-    port: &LoadBalancerPort,
-    generation: u32,
-) -> GroupSpec {
-    let key = port.key();
-    let mut tags = names::owner_tags(install, &intent.service, &intent.uid);
-    tags.insert(names::PORT.to_owned(), key.to_string());
-    tags.insert(names::GENERATION.to_owned(), generation.to_string());
-    GroupSpec {
-        name: names::group(install, &intent.service, &intent.uid, &key, generation),
-        tags,
-        ..group_spec_untagged(port)
-    }
-}
-
-fn group_spec_untagged(port: &LoadBalancerPort) -> GroupSpec {
-    GroupSpec {
-        name: String::new(),
-        tags: names::Tags::new(),
-        protocol: port.protocol,
-        mode: port.mode,
-        probe: probe(port),
-        drain_seconds: DRAIN_SECONDS,
-    }
-}
-
-fn probe(port: &LoadBalancerPort) -> Option<Probe> {
-    let health = port.health.as_ref()?;
-    let http = health.protocol == HealthProtocol::Http;
-    Some(Probe {
-        protocol: if http {
-            ProbeProtocol::Http
-        } else {
-            ProbeProtocol::Tcp
-        },
-        port: health.port,
-        path: health.path.clone().filter(|_| http),
-        interval_seconds: health.interval_seconds,
-        timeout_seconds: health.timeout_seconds,
-        healthy: health.healthy,
-        unhealthy: health.unhealthy,
-    })
-}
-
-/// When to look again although nothing has happened: soon while the cloud is about to change a state
-/// that a decision waits for, else never (the slow sweep looks for drift).
-pub fn next_look(
-    settings: &Settings,
-    intents: &[Intent],
-    seen: &Observed,
-    now: Time,
-) -> Option<Time> {
-    let mut looks: Vec<Time> = Vec::new();
-    for group in &seen.groups {
-        looks.extend(group.targets.values().filter_map(|state| match state {
-            CloudState::Initial => Some(now + SOON),
-            // The end of a drain is waited for only where the group goes after it.
-            CloudState::Draining if group.retired.is_some() => Some(now + SOON),
-            CloudState::Draining | CloudState::Unhealthy => Some(now + LATER),
-            CloudState::Healthy | CloudState::Unjudged => None,
-        }));
-        looks.extend(
-            group
-                .retired
-                .map(|since| (since + settings.switch_tail).max(now + SOON)),
-        );
-    }
-    if seen
-        .balancers
-        .iter()
-        .any(|b| b.state == BalancerState::Provisioning)
-    {
-        looks.push(now + SOON);
-    }
-    for intent in intents {
-        for group in seen
-            .groups
-            .iter()
-            .filter(|g| g.uid == intent.uid && g.retired.is_none())
-        {
-            let decision = decide(intent, group, now);
-            looks.extend(decision.next_look);
-            if decision.with(Action::Hold).next().is_some() {
-                looks.push(now + SOON);
-            }
-        }
-    }
-    looks.into_iter().min()
 }
 
 #[cfg(test)]

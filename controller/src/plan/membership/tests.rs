@@ -1,5 +1,9 @@
 //! The policy against a tiny model of pods and of a group, with registrations that fail now and then.
 
+use std::net::IpAddr;
+use std::time::Duration;
+
+use onehop_core::id::PodUid;
 use proptest::prelude::*;
 
 use super::*;

@@ -3,13 +3,17 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use onehop_core::crd::{HealthBy, HealthCheck, LoadBalancerSpec, Membership, ProviderKind};
+use onehop_core::crd::{
+    HealthBy, HealthCheck, HealthProtocol, LoadBalancerSpec, Membership, ProviderKind, TargetMode,
+};
 use onehop_core::id::{Protocol, ServiceUid};
 use proptest::prelude::*;
 
+use super::super::model::BalancerState;
 use super::super::outcome::outcome;
+use super::super::wanted::next_look;
 use super::*;
-use crate::plan::membership::{Guard, Member, Owner, Serving, TargetKey, View};
+use crate::plan::membership::{CloudState, Guard, Member, Owner, Serving, TargetKey, View};
 use crate::plan::{Lane, Members, PortMembers, Programmed};
 
 const NOW: Time = Time::from_millis(1_000_000_000);

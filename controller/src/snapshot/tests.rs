@@ -1,0 +1,266 @@
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use onehop_runtime::watch::Seen;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn service(extra: Value) -> Service {
+    let mut object = json!({
+        "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
+        "spec": {
+            "type": "LoadBalancer", "loadBalancerClass": "onehop.dev/local",
+            "selector": { "app": "web" }, "clusterIP": "10.96.0.9", "ipFamilies": ["IPv4"],
+            "ports": [{ "name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080 }],
+        },
+    });
+    for (key, value) in extra.as_object().unwrap() {
+        object["spec"][key] = value.clone();
+    }
+    read(object)
+}
+
+fn view(service: &Service) -> ServiceSpec {
+    ServiceSpec::read(service).unwrap().0
+}
+
+fn pod(n: u8, extra: Value) -> Pod {
+    let mut object = json!({
+        "metadata": { "name": format!("p{n}"), "namespace": "shop", "uid": format!("uid-{n}") },
+        "status": { "podIPs": [{ "ip": format!("10.244.1.{n}") }] },
+    });
+    for (part, fields) in extra.as_object().unwrap() {
+        for (key, value) in fields.as_object().unwrap() {
+            object[part][key] = value.clone();
+        }
+    }
+    read(object)
+}
+
+fn dying() -> Value {
+    json!({ "metadata": {
+        "deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30,
+    } })
+}
+
+/// Endpoints by pod: ready, serving, terminating.
+fn slice(endpoints: &[(u8, [bool; 3])]) -> EndpointSlice {
+    let endpoint = |(n, [ready, serving, terminating]): &(u8, [bool; 3])| {
+        json!({
+            "addresses": [format!("10.244.1.{n}")], "nodeName": format!("node-{}", n % 2 + 1),
+            "conditions": { "ready": ready, "serving": serving, "terminating": terminating },
+            "targetRef": { "kind": "Pod", "name": format!("p{n}"), "uid": format!("uid-{n}") },
+        })
+    };
+    read(json!({
+        "metadata": {
+            "name": "web-1", "namespace": "shop", "labels": { "kubernetes.io/service-name": "web" },
+        },
+        "addressType": "IPv4", "ports": [{ "name": "http", "port": 8080 }],
+        "endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>(),
+    }))
+}
+
+fn node(n: u8, spec: Value, labels: Value, ready: &str) -> Node {
+    read(json!({
+        "metadata": { "name": format!("node-{n}"), "labels": labels },
+        "spec": spec,
+        "status": {
+            "addresses": [{ "type": "InternalIP", "address": format!("10.0.1.{n}") }],
+            "conditions": [{ "type": "Ready", "status": ready }],
+        },
+    }))
+}
+
+fn plain(n: u8) -> Node {
+    node(n, json!({}), json!({}), "True")
+}
+
+fn tainted(n: u8, key: &str) -> Node {
+    let spec = json!({ "taints": [{ "key": key, "effect": "NoSchedule" }] });
+    node(n, spec, json!({}), "True")
+}
+
+struct Cluster(Index);
+
+impl Cluster {
+    fn new(nodes: Vec<Node>, pods: Vec<Pod>, endpoints: &[(u8, [bool; 3])]) -> Self {
+        let mut index = Index::default();
+        for node in nodes {
+            index.on_node(Seen::Applied(node));
+        }
+        for pod in pods {
+            index.on_pod(Seen::Applied(pod));
+        }
+        index.on_slice(Seen::Applied(slice(endpoints)));
+        Self(index)
+    }
+
+    fn states(&self, service: &Service) -> (Vec<State>, Vec<State>) {
+        let members = members(&self.0, &view(service));
+        let members = &members.values().next().unwrap();
+        let states = |m: &Members| m.list.iter().map(|m| m.state).collect();
+        (states(&members.pods), states(&members.nodes))
+    }
+}
+
+const READY: [bool; 3] = [true, true, false];
+const LEAVING: [bool; 3] = [false, true, true];
+const SICK: [bool; 3] = [false, false, false];
+
+#[test]
+fn endpoints_and_pods_together_tell_the_state() {
+    let ended = json!({ "status": { "phase": "Failed" } });
+    let pods = vec![
+        pod(1, json!({})),
+        pod(2, dying()),
+        pod(3, ended),
+        pod(4, json!({})),
+    ];
+    let endpoints = [
+        (1, READY),
+        (2, READY),
+        (3, READY),
+        (4, SICK),
+        (5, READY),
+        (6, LEAVING),
+    ];
+    let cluster = Cluster::new(vec![plain(1), plain(2)], pods, &endpoints);
+    let since = "2026-01-01T00:00:10Z".parse().ok();
+    let terminating = State::Terminating {
+        serving: Serving::Yes,
+        since,
+    };
+    let expected = [
+        State::Ready,
+        // AWS-414: the pod's deletion mark comes before the endpoint's condition.
+        terminating,
+        // ZD-77: containers have ended although the endpoint says ready.
+        State::Gone,
+        State::NotReady,
+        // AWS-411: the pod is not known yet.
+        State::Ready,
+        State::Gone,
+    ];
+    assert_eq!(
+        cluster.states(&service(json!({}))).0,
+        expected,
+        "AWS-411, AWS-414, ZD-77"
+    );
+}
+
+#[test]
+fn zd78_what_a_signal_about_a_node_does_to_membership() {
+    let cordoned = node(2, json!({ "unschedulable": true }), json!({}), "True");
+    let excluded = node(
+        2,
+        json!({}),
+        json!({ onehop_core::node::EXCLUDE_LABEL: "" }),
+        "True",
+    );
+    let rows = [
+        (plain(2), State::Ready, State::Ready),
+        (
+            node(2, json!({}), json!({}), "False"),
+            State::Ready,
+            State::NotReady,
+        ),
+        (cordoned, State::Ready, State::Ready),
+        (
+            tainted(2, "ToBeDeletedByClusterAutoscaler"),
+            State::Displaced,
+            State::Withdrawn,
+        ),
+        (
+            tainted(2, "karpenter.sh/disrupted"),
+            State::Displaced,
+            State::Withdrawn,
+        ),
+        (excluded, State::Ready, State::Withdrawn),
+        (
+            tainted(2, "node.kubernetes.io/out-of-service"),
+            State::Gone,
+            State::Gone,
+        ),
+    ];
+    for (node, pod_state, node_state) in rows {
+        let row = format!("ZD-78: {node:?}");
+        let cluster = Cluster::new(vec![node], vec![pod(1, json!({}))], &[(1, READY)]);
+        let states = cluster.states(&service(json!({})));
+        assert_eq!(states, (vec![pod_state], vec![node_state]), "{row}");
+    }
+}
+
+#[test]
+fn with_policy_local_every_node_is_a_target_and_as_many_as_have_endpoints_can_be_healthy() {
+    let nodes = vec![plain(1), plain(2)];
+    let cluster = Cluster::new(nodes, vec![], &[(2, READY), (4, READY), (1, SICK)]);
+    let local = service(json!({ "externalTrafficPolicy": "Local" }));
+    let members = members(&cluster.0, &view(&local));
+    let nodes = &members.values().next().unwrap().nodes;
+    assert_eq!((nodes.list.len(), nodes.at_most_healthy), (2, Some(1)));
+}
+
+#[test]
+fn zd85_what_became_of_an_address_that_is_no_endpoint_any_more() {
+    let pods = vec![pod(1, json!({})), pod(2, dying()), pod(3, json!({}))];
+    let cluster = Cluster::new(vec![], pods, &[]);
+    let uid = |n: u8| PodUid::from(format!("uid-{n}"));
+    let address = |n: u8| IpAddr::from([10, 244, 1, n]);
+    // The pod of 3 was another one; that of 4 is gone; 9 was never seen by this process.
+    let remembered: Remembered = [
+        (address(1), uid(1)),
+        (address(2), uid(2)),
+        (address(3), PodUid::from("older")),
+        (address(4), uid(4)),
+    ]
+    .into();
+    let asked = [1, 2, 3, 4, 9].map(address).into();
+    let departed = departed(&cluster.0, &view(&service(json!({}))), &remembered, &asked);
+    let states: Vec<State> = departed.values().map(|(_, state)| *state).collect();
+    assert!(matches!(
+        states[1],
+        State::Terminating {
+            serving: Serving::No,
+            ..
+        }
+    ));
+    assert_eq!(
+        states[0],
+        State::Unexplained,
+        "K-33: alive, for a second look"
+    );
+    assert_eq!(states[2], State::Reused, "ZD-85");
+    assert_eq!(states[3..], [State::Gone, State::Gone]);
+}
+
+#[test]
+fn k04_a_claim_is_lost_only_where_something_of_ours_is_there() {
+    let claim = Claim {
+        classes: ["onehop.dev/local".to_owned()].into(),
+        classless: Classless::Ignore,
+        install: "i".into(),
+    };
+    let standing = |extra: Value, finalizers: Value| {
+        let mut service = service(extra);
+        service.metadata.finalizers = read(finalizers);
+        claim.standing(&view(&service), None)
+    };
+    let (ours, none) = (json!([SERVICE_FINALIZER]), json!([]));
+    assert_eq!(standing(json!({}), none.clone()), Standing::Ours);
+    let away = json!({ "type": "ClusterIP", "loadBalancerClass": null });
+    assert_eq!(standing(away.clone(), ours), Standing::Leaving, "K-04");
+    assert_eq!(standing(away, none.clone()), Standing::Foreign, "K-04");
+    let peers = json!({ "loadBalancerClass": "service.k8s.aws/nlb" });
+    let finalizer = json!(["service.k8s.aws/resources"]);
+    assert_eq!(standing(peers, finalizer), Standing::Foreign, "K-05");
+    assert_eq!(
+        standing(json!({ "loadBalancerClass": null }), none),
+        Standing::Foreign,
+        "K-01"
+    );
+}
