@@ -6,5 +6,6 @@
 #![allow(clippy::print_stdout)]
 
 pub mod demo;
+pub mod scenario;
 pub mod traffic;
 pub mod world;

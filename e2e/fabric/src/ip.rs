@@ -34,21 +34,26 @@ impl Batch {
     pub(crate) fn run(&self, ns: &Netns) -> Result<()> {
         let lines = self.lines.clone();
         let name = ns.name().to_owned();
-        ns.run(move || execute(&name, &lines))
+        ns.run(move || execute(&name, &["-batch", "-"], &lines))
     }
 
     /// Runs the lines where the harness is; only for `netns add` and `netns del`, which touch no interface.
     pub(crate) fn run_on_host(&self) -> Result<()> {
-        execute("host", &self.lines)
+        execute("host", &["-batch", "-"], &self.lines)
+    }
+
+    /// As [`Batch::run_on_host`], but goes on after a line that fails, and tells of the failure in the end.
+    pub(crate) fn run_on_host_through_errors(&self) -> Result<()> {
+        execute("host", &["-force", "-batch", "-"], &self.lines)
     }
 }
 
-fn execute(namespace: &str, lines: &str) -> Result<()> {
+fn execute(namespace: &str, args: &[&str], lines: &str) -> Result<()> {
     if lines.is_empty() {
         return Ok(());
     }
     let mut child = Command::new("ip")
-        .args(["-batch", "-"])
+        .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

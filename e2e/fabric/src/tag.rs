@@ -118,12 +118,19 @@ pub fn clean(dry_run: bool) -> Result<Leftovers> {
     Ok(found)
 }
 
+/// Deletes namespaces. One that somebody else deletes meanwhile is as gone as the others.
 fn delete(names: &[String]) -> Result<()> {
     let mut batch = Batch::default();
     for name in names {
         batch.line(format!("netns del {name}"));
     }
-    batch.run_on_host()
+    let Err(error) = batch.run_on_host_through_errors() else {
+        return Ok(());
+    };
+    let still_there = names
+        .iter()
+        .any(|name| Path::new(NAMESPACES).join(name).exists());
+    if still_there { Err(error) } else { Ok(()) }
 }
 
 /// Tags seen in lock files and in names of namespaces.

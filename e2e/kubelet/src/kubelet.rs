@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use e2e_fabric::NodeNet;
+use e2e_fabric::{Netns, NodeNet};
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
@@ -25,7 +25,7 @@ use crate::events::{EventHook, PodRef};
 use crate::images::ImageTable;
 use crate::node::{self, NodeInfo};
 use crate::plan::{PodPlan, pod_ref};
-use crate::pod::{Pids, PodTask, Seen};
+use crate::pod::{Namespaces, Pids, PodTask, Seen};
 
 /// What a kubelet is made from, beside its client and its node.
 #[derive(Clone)]
@@ -74,6 +74,7 @@ pub(crate) struct Shared {
     pub(crate) log_folder: Option<PathBuf>,
     pub(crate) restart_backoff: RestartBackoff,
     pub(crate) pids: Pids,
+    pub(crate) namespaces: Namespaces,
 }
 
 /// A running kubelet stand-in. Dropping it stops its tasks, as a kubelet's death would: processes run on until the
@@ -104,6 +105,7 @@ impl Kubelet {
             log_folder: config.log_folder,
             restart_backoff: config.restart_backoff,
             pids: Arc::default(),
+            namespaces: Arc::default(),
         });
         let heartbeats = tokio::spawn(node::heartbeats(
             shared.client.clone(),
@@ -134,6 +136,13 @@ impl Kubelet {
         of_pod
             .map(|((_, container), pid)| (container.clone(), *pid))
             .collect()
+    }
+
+    /// Network namespace of a pod, while it has one.
+    pub fn pod_netns(&self, namespace: &str, pod: &str) -> Option<Netns> {
+        let namespaces = lock(&self.shared.namespaces);
+        let mut of_pod = namespaces.iter().filter(|(p, _)| p.namespace == namespace && p.name == pod);
+        of_pod.next_back().map(|(_, netns)| netns.clone())
     }
 
     /// The pods with a running process.
@@ -242,6 +251,7 @@ impl Pods {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// A panic elsewhere must not hide what is known about pods.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

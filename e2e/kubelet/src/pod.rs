@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use e2e_fabric::{Netns, PodNet};
@@ -14,7 +14,7 @@ use crate::api::PodApi;
 use crate::container::{Container, Deadline, Report};
 use crate::env::environment;
 use crate::events::{Log, PodRef, PodStep};
-use crate::kubelet::Shared;
+use crate::kubelet::{Shared, lock};
 use crate::plan::{PodPlan, deletion_grace};
 use crate::probe::ProbeTarget;
 use crate::status::{ContainerFacts, ContainerState, Facts};
@@ -29,6 +29,9 @@ pub(crate) enum Seen {
 
 /// Process ids of running containers, for tests that kill them.
 pub(crate) type Pids = Arc<Mutex<BTreeMap<(PodRef, String), u32>>>;
+
+/// Network namespaces of pods that have one, for tests that ask from inside.
+pub(crate) type Namespaces = Arc<Mutex<BTreeMap<PodRef, Netns>>>;
 
 /// Pause before an API call or a network that failed is tried again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -99,11 +102,13 @@ impl PodTask {
         let net = self.network().await;
         if let Some((_, ns, address)) = &net {
             self.facts.address = Some(*address);
+            lock(&self.shared.namespaces).insert(self.plan.pod.clone(), ns.clone());
             self.log.write(PodStep::Created { address: *address });
             self.containers(ns.clone(), *address).await;
         }
         self.facts.over = true;
         self.sync().await;
+        lock(&self.shared.namespaces).remove(&self.plan.pod);
         if let Some((Some(pod_net), ..)) = net {
             self.remove_network(pod_net).await;
         }
@@ -229,11 +234,7 @@ impl PodTask {
         let now = self.shared.clock.now();
         let facts = &mut self.facts.containers[index];
         let key = (self.plan.pod.clone(), facts.name.clone());
-        let mut pids = self
-            .shared
-            .pids
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut pids = lock(&self.shared.pids);
         match report {
             Report::Started { pid } => {
                 pids.insert(key, pid);

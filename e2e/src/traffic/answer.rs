@@ -29,7 +29,8 @@ mod tests {
 
     #[test]
     fn an_answer_line_is_read_with_its_line_end() {
-        let line = b"{\"pod\":\"web-1\",\"uid\":\"u\",\"node\":\"n1\",\"peer\":\"203.0.113.10:4000\"}\n";
+        let line =
+            b"{\"pod\":\"web-1\",\"uid\":\"u\",\"node\":\"n1\",\"peer\":\"203.0.113.10:4000\"}\n";
         let answer = Answer::parse(line).expect("an answer");
         assert_eq!((answer.pod.as_str(), answer.peer.port()), ("web-1", 4000));
         assert_eq!(Answer::parse(b"not json\n"), None);

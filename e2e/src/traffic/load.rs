@@ -44,20 +44,30 @@ pub struct Ledger {
 impl Ledger {
     /// The attempts that failed.
     pub fn failures(&self) -> impl Iterator<Item = (&Attempt, &Failure)> {
-        self.attempts.iter().filter_map(|a| Some((a, a.outcome.as_ref().err()?)))
+        self.attempts
+            .iter()
+            .filter_map(|a| Some((a, a.outcome.as_ref().err()?)))
     }
 
     /// The answers that arrived.
     pub fn answers(&self) -> impl Iterator<Item = &Answer> {
-        self.attempts.iter().filter_map(|a| Some(&a.outcome.as_ref().ok()?.0))
+        self.attempts
+            .iter()
+            .filter_map(|a| Some(&a.outcome.as_ref().ok()?.0))
     }
 
     /// Requests begun, as a share of what the rate and the time ask for. A load that cannot keep its rate hides losses.
     pub fn kept_rate(&self, per_second: u32) -> f64 {
-        let Some((first, last)) = self.span else { return 0.0 };
+        let Some((first, last)) = self.span else {
+            return 0.0;
+        };
         let seconds = last.since(first).as_secs_f64();
         let due = seconds * f64::from(per_second);
-        if due < 1.0 { 1.0 } else { self.attempts.len() as f64 / due }
+        if due < 1.0 {
+            1.0
+        } else {
+            self.attempts.len() as f64 / due
+        }
     }
 }
 
@@ -76,7 +86,11 @@ impl Load {
         let (stop, stopped) = watch::channel(false);
         let (failed, failures) = mpsc::unbounded_channel();
         let task = tokio::spawn(send(self, sockets, clock, stopped, failed));
-        Running { stop, task, failures }
+        Running {
+            stop,
+            task,
+            failures,
+        }
     }
 }
 
@@ -114,7 +128,13 @@ async fn send(
     let failed = Arc::new(failed);
     while !*stopped.borrow() {
         last = clock.now();
-        tokio::spawn(one(load.to, sockets.clone(), clock.clone(), done.clone(), failed.clone()));
+        tokio::spawn(one(
+            load.to,
+            sockets.clone(),
+            clock.clone(),
+            done.clone(),
+            failed.clone(),
+        ));
         number += 1;
         tokio::select! {
             () = clock.sleep_until(first + gap * number) => {}
@@ -126,7 +146,10 @@ async fn send(
     while let Some(attempt) = results.recv().await {
         attempts.push(attempt);
     }
-    Ledger { attempts, span: Some((first, last)) }
+    Ledger {
+        attempts,
+        span: Some((first, last)),
+    }
 }
 
 async fn one(
@@ -138,7 +161,11 @@ async fn one(
 ) {
     let begun = clock.now();
     let outcome = ask(&sockets, to).await;
-    let attempt = Attempt { begun, ended: clock.now(), outcome };
+    let attempt = Attempt {
+        begun,
+        ended: clock.now(),
+        outcome,
+    };
     if attempt.outcome.is_err() {
         // Nobody may be listening for early news; the ledger has it all the same.
         let _ = failed.send(attempt.clone());

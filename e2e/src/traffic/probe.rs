@@ -51,11 +51,19 @@ pub struct Failure {
 
 impl Failure {
     fn new(kind: FailureKind, local: Option<SocketAddr>, detail: impl ToString) -> Self {
-        Self { kind, local, detail: detail.to_string() }
+        Self {
+            kind,
+            local,
+            detail: detail.to_string(),
+        }
     }
 
     fn timed_out(kind: FailureKind, local: Option<SocketAddr>) -> Self {
-        Self::new(kind, local, format!("no answer within {} s", CLIENT_TIMEOUT.as_secs()))
+        Self::new(
+            kind,
+            local,
+            format!("no answer within {} s", CLIENT_TIMEOUT.as_secs()),
+        )
     }
 
     fn of(error: &io::Error, fallback: FailureKind, local: Option<SocketAddr>) -> Self {
@@ -70,21 +78,30 @@ impl Failure {
 }
 
 /// Opens a connection, reads the line by which the server says who it is, closes.
-pub async fn ask_tcp(sockets: &SocketSource, to: SocketAddr) -> Result<(Answer, SocketAddr), Failure> {
+pub async fn ask_tcp(
+    sockets: &SocketSource,
+    to: SocketAddr,
+) -> Result<(Answer, SocketAddr), Failure> {
     let (mut stream, local) = connect(sockets, to).await?;
     let answer = greeting(&mut stream, local).await?;
     Ok((answer, local))
 }
 
 /// Connects within the client's time-out.
-pub(super) async fn connect(sockets: &SocketSource, to: SocketAddr) -> Result<(TcpStream, SocketAddr), Failure> {
-    let socket = sockets(Transport::Tcp, to).map_err(|e| Failure::new(FailureKind::Client, None, e))?;
+pub(super) async fn connect(
+    sockets: &SocketSource,
+    to: SocketAddr,
+) -> Result<(TcpStream, SocketAddr), Failure> {
+    let socket =
+        sockets(Transport::Tcp, to).map_err(|e| Failure::new(FailureKind::Client, None, e))?;
     // Bound before it connects, so that a failed attempt still knows which flow it was.
     let local = socket.local_addr().ok().and_then(|a| a.as_socket());
     let socket = TcpSocket::from_std_stream(socket.into());
     match timeout(CLIENT_TIMEOUT, socket.connect(to)).await {
         Ok(Ok(stream)) => {
-            let local = stream.local_addr().map_err(|e| Failure::of(&e, FailureKind::Client, local))?;
+            let local = stream
+                .local_addr()
+                .map_err(|e| Failure::of(&e, FailureKind::Client, local))?;
             Ok((stream, local))
         }
         Ok(Err(error)) => Err(Failure::of(&error, FailureKind::TimeoutConnect, local)),
@@ -95,8 +112,13 @@ pub(super) async fn connect(sockets: &SocketSource, to: SocketAddr) -> Result<(T
 /// Reads the server's first line.
 pub(super) async fn greeting(stream: &mut TcpStream, local: SocketAddr) -> Result<Answer, Failure> {
     let line = in_time(local, read_line(stream)).await?;
-    Answer::parse(&line)
-        .ok_or_else(|| Failure::new(FailureKind::Misdelivered, Some(local), String::from_utf8_lossy(&line)))
+    Answer::parse(&line).ok_or_else(|| {
+        Failure::new(
+            FailureKind::Misdelivered,
+            Some(local),
+            String::from_utf8_lossy(&line),
+        )
+    })
 }
 
 /// Sends a line and awaits its echo.
@@ -110,15 +132,25 @@ pub(super) async fn echo(stream: &mut TcpStream, local: SocketAddr) -> Result<()
     if line == LINE {
         Ok(())
     } else {
-        Err(Failure::new(FailureKind::Misdelivered, Some(local), String::from_utf8_lossy(&line)))
+        Err(Failure::new(
+            FailureKind::Misdelivered,
+            Some(local),
+            String::from_utf8_lossy(&line),
+        ))
     }
 }
 
-async fn in_time<T>(local: SocketAddr, talk: impl Future<Output = io::Result<T>>) -> Result<T, Failure> {
+async fn in_time<T>(
+    local: SocketAddr,
+    talk: impl Future<Output = io::Result<T>>,
+) -> Result<T, Failure> {
     match timeout(CLIENT_TIMEOUT, talk).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(Failure::of(&error, FailureKind::Rst, Some(local))),
-        Err(_) => Err(Failure::timed_out(FailureKind::TimeoutResponse, Some(local))),
+        Err(_) => Err(Failure::timed_out(
+            FailureKind::TimeoutResponse,
+            Some(local),
+        )),
     }
 }
 
@@ -135,7 +167,10 @@ async fn read_line(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 /// Sends one datagram from a fresh socket and waits for its answer.
-pub async fn ask_udp(sockets: &SocketSource, to: SocketAddr) -> Result<(Answer, SocketAddr), Failure> {
+pub async fn ask_udp(
+    sockets: &SocketSource,
+    to: SocketAddr,
+) -> Result<(Answer, SocketAddr), Failure> {
     let client = |e: io::Error| Failure::new(FailureKind::Client, None, e);
     let socket = sockets(Transport::Udp, to).map_err(client)?;
     let socket = UdpSocket::from_std(socket.into()).map_err(client)?;
@@ -151,14 +186,30 @@ pub async fn ask_udp(sockets: &SocketSource, to: SocketAddr) -> Result<(Answer, 
     match timeout(CLIENT_TIMEOUT, talk).await {
         Ok(Ok(line)) => Answer::parse(&line)
             .map(|answer| (answer, local))
-            .ok_or_else(|| Failure::new(FailureKind::Misdelivered, Some(local), String::from_utf8_lossy(&line))),
-        Ok(Err(error)) => Err(Failure::of(&error, FailureKind::TimeoutResponse, Some(local))),
-        Err(_) => Err(Failure::timed_out(FailureKind::TimeoutResponse, Some(local))),
+            .ok_or_else(|| {
+                Failure::new(
+                    FailureKind::Misdelivered,
+                    Some(local),
+                    String::from_utf8_lossy(&line),
+                )
+            }),
+        Ok(Err(error)) => Err(Failure::of(
+            &error,
+            FailureKind::TimeoutResponse,
+            Some(local),
+        )),
+        Err(_) => Err(Failure::timed_out(
+            FailureKind::TimeoutResponse,
+            Some(local),
+        )),
     }
 }
 
 /// One request by the endpoint's transport.
-pub(super) async fn ask(sockets: &SocketSource, to: Endpoint) -> Result<(Answer, SocketAddr), Failure> {
+pub(super) async fn ask(
+    sockets: &SocketSource,
+    to: Endpoint,
+) -> Result<(Answer, SocketAddr), Failure> {
     match to.transport {
         Transport::Tcp => ask_tcp(sockets, to.address).await,
         Transport::Udp => ask_udp(sockets, to.address).await,

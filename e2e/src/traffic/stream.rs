@@ -30,7 +30,12 @@ pub struct StreamEnd {
 
 impl LongFlow {
     /// Connects and asks every `every`.
-    pub async fn open(sockets: &SocketSource, to: SocketAddr, every: Duration, clock: Clock) -> Result<Self, Failure> {
+    pub async fn open(
+        sockets: &SocketSource,
+        to: SocketAddr,
+        every: Duration,
+        clock: Clock,
+    ) -> Result<Self, Failure> {
         let (mut stream, local) = connect(sockets, to).await?;
         let first = greeting(&mut stream, local).await?;
         let (stop, mut stopped) = watch::channel(false);
@@ -43,7 +48,12 @@ impl LongFlow {
                 }
                 match echo(&mut stream, local).await {
                     Ok(()) => answers += 1,
-                    Err(failure) => return StreamEnd { answers, cut: Some((clock.now(), failure)) },
+                    Err(failure) => {
+                        return StreamEnd {
+                            answers,
+                            cut: Some((clock.now(), failure)),
+                        };
+                    }
                 }
             }
         });

@@ -4,7 +4,11 @@ use crate::traffic::{SocketSource, Transport};
 use anyhow::{Context, Result};
 use e2e_fabric::Netns;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use std::{io, net::{Ipv4Addr, SocketAddr}, sync::Arc};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
 
 /// Makes sockets in `netns`, bound to a free port of `local`, so that a flow is known by its client address even when
 /// it never came to be.
@@ -27,9 +31,14 @@ fn open(transport: Transport, local: Ipv4Addr) -> io::Result<Socket> {
 /// SYN segments that this namespace had to send again since it was made.
 pub fn syn_retransmissions(netns: &Netns) -> Result<u64> {
     // The thread's own view: /proc/self is the main thread's, which lives elsewhere.
-    let text = netns.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).context("read netstat")?;
+    let text = netns
+        .run(|| std::fs::read_to_string("/proc/thread-self/net/netstat"))
+        .context("read netstat")?;
     let mut lines = text.lines().filter(|l| l.starts_with("TcpExt:"));
-    let (names, values) = lines.next().zip(lines.next()).context("netstat has no TcpExt lines")?;
+    let (names, values) = lines
+        .next()
+        .zip(lines.next())
+        .context("netstat has no TcpExt lines")?;
     names
         .split_whitespace()
         .zip(values.split_whitespace())

@@ -19,7 +19,10 @@ pub async fn eventually<T>(
         match look().await {
             Ok(value) => return Ok(value),
             Err(seen) if clock.now() >= deadline => {
-                bail!("{what}: not within {} s; last seen: {seen}", within.as_secs_f32())
+                bail!(
+                    "{what}: not within {} s; last seen: {seen}",
+                    within.as_secs_f32()
+                )
             }
             Err(_) => clock.sleep(LOOK_EVERY).await,
         }

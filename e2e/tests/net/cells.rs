@@ -19,16 +19,47 @@ pub enum Frontend {
 
 use Frontend::{ClusterIp, LoadBalancer, NodePortA, NodePortB};
 use Place::{NodeA, NodeB, Outside, PodOnA, PodOnB};
-use Seen::{Client, Dropped, LbChosenNode, NodeAAddress, NodeBAddress};
+use Seen::{Client, Dropped, LbChosenNode, NodeAAddress, NodeBAddress, NodeBPodInterface};
 
 /// Policy Cluster: ClusterIP keeps the pods' addresses (S-60), everything external is masqueraded by the node that
-/// translates (S-62). A client outside has no way to a ClusterIP: the fabric has no owner for it.
+/// translates (S-62), with the address of the interface that leads on: packets of pods leave by the pods' interface.
+/// A client outside has no way to a ClusterIP: the fabric has no owner for it.
 const CLUSTER: &[(Frontend, [Seen; 5])] = &[
     //               outside       pod on a      pod on b      node a        node b
-    (ClusterIp, [Dropped, Client, Client, NodeAAddress, NodeBAddress]),
-    (NodePortA, [NodeAAddress, NodeAAddress, NodeAAddress, NodeAAddress, NodeAAddress]),
-    (NodePortB, [NodeBAddress, NodeBAddress, NodeBAddress, NodeBAddress, NodeBAddress]),
-    (LoadBalancer, [LbChosenNode, NodeAAddress, NodeBAddress, NodeAAddress, NodeBAddress]),
+    (
+        ClusterIp,
+        [Dropped, Client, Client, NodeAAddress, NodeBAddress],
+    ),
+    (
+        NodePortA,
+        [
+            NodeAAddress,
+            NodeAAddress,
+            NodeAAddress,
+            NodeAAddress,
+            NodeAAddress,
+        ],
+    ),
+    (
+        NodePortB,
+        [
+            NodeBAddress,
+            NodeBAddress,
+            NodeBPodInterface,
+            NodeBAddress,
+            NodeBAddress,
+        ],
+    ),
+    (
+        LoadBalancer,
+        [
+            LbChosenNode,
+            NodeAAddress,
+            NodeBPodInterface,
+            NodeAAddress,
+            NodeBAddress,
+        ],
+    ),
 ];
 
 /// Policy Local: clients outside keep their address and reach local pods only (S-63c, S-55); pods and node processes are
@@ -41,7 +72,10 @@ const LOCAL: &[(Frontend, [Seen; 5])] = &[
     (ClusterIp, [Dropped, Client, Dropped, NodeAAddress, Dropped]),
     (NodePortA, [Client, Client, Client, NodeAAddress, Client]),
     (NodePortB, [Dropped, Dropped, Client, Dropped, NodeBAddress]),
-    (LoadBalancer, [Client, Client, Client, NodeAAddress, NodeBAddress]),
+    (
+        LoadBalancer,
+        [Client, Client, Client, NodeAAddress, NodeBAddress],
+    ),
 ];
 
 const PLACES: [Place; 5] = [Outside, PodOnA, PodOnB, NodeA, NodeB];
@@ -69,11 +103,13 @@ async fn check(policy: &str, table: &[(Frontend, [Seen; 5])]) -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s60_s62_policy_cluster_keeps_pod_addresses_and_masquerades_external_clients() -> anyhow::Result<()> {
+async fn s60_s62_policy_cluster_keeps_pod_addresses_and_masquerades_external_clients()
+-> anyhow::Result<()> {
     check("Cluster", CLUSTER).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s49_s55_s63_policy_local_keeps_client_addresses_and_serves_the_cluster_from_anywhere() -> anyhow::Result<()> {
+async fn s49_s55_s63_policy_local_keeps_client_addresses_and_serves_the_cluster_from_anywhere()
+-> anyhow::Result<()> {
     check("Local", LOCAL).await
 }

@@ -258,6 +258,12 @@ pub enum Reason {
     NotInUse,
 }
 
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
 /// What the API says about one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetStatus {

@@ -1,0 +1,144 @@
+//! A Deployment rolls out under load, and every connection is accounted for (harness.md section 7).
+
+use super::cause::{FailureReport, explain, millis};
+use crate::{
+    traffic::{Attempt, Endpoint, Ledger, Load, Running, Transport},
+    world::{World, sockets_of, syn_retransmissions},
+};
+use anyhow::Result;
+use onehop_core::time::Time;
+use serde::Serialize;
+use std::{net::SocketAddr, time::Duration};
+
+/// New TCP connections a second.
+pub const TCP_PER_SECOND: u32 = 100;
+/// UDP requests a second.
+pub const UDP_PER_SECOND: u32 = 20;
+/// Load before the change and after its end, so that both edges are seen.
+const MARGIN: Duration = Duration::from_secs(1);
+/// How long a rollout may take.
+const WITHIN: Duration = Duration::from_secs(90);
+
+/// One rollout under load.
+#[derive(Debug, Default, Serialize)]
+pub struct RolloutReport {
+    /// TCP connections begun.
+    pub connections: usize,
+    /// UDP requests begun.
+    pub datagrams: usize,
+    /// Of both, those that failed.
+    pub failed: usize,
+    /// SYN segments that the client had to send again.
+    pub syn_retx: u64,
+    /// Connections begun as a share of rate times time.
+    pub kept_rate: f64,
+    /// Each failure with its cause.
+    pub failures: Vec<FailureReport>,
+    /// From the change of the Deployment to its completion, old pods gone included.
+    pub rollout_ms: u64,
+    /// When the load began and ended.
+    #[serde(skip)]
+    pub span: Option<(Time, Time)>,
+}
+
+/// A load on a Service's address, to be run while something happens.
+#[derive(Clone, Copy)]
+pub struct Rollout<'a> {
+    /// The world.
+    pub world: &'a World,
+    /// Where the client sends to, TCP and UDP alike.
+    pub address: SocketAddr,
+}
+
+impl Rollout<'_> {
+    /// Restarts the Deployment under load and reports.
+    pub async fn restart(self, deployment: &str) -> Result<RolloutReport> {
+        let world = self.world;
+        self.during(async || {
+            world.objects.restart(deployment).await?;
+            world.objects.rolled_out(deployment, WITHIN).await
+        })
+        .await
+    }
+
+    /// Runs the load, does `change` in the middle of it, and reports.
+    pub async fn during(self, change: impl AsyncFnOnce() -> Result<()>) -> Result<RolloutReport> {
+        let world = self.world;
+        let clock = &world.clock;
+        let retransmitted = syn_retransmissions(world.client.netns())?;
+        let began = clock.now();
+        let mut tcp = self.load(Transport::Tcp, TCP_PER_SECOND);
+        let mut udp = self.load(Transport::Udp, UDP_PER_SECOND);
+        let mut failures = Vec::new();
+        let mut happening = Box::pin(async {
+            clock.sleep(MARGIN).await;
+            let start = clock.now();
+            change().await?;
+            let took = clock.now().since(start);
+            clock.sleep(MARGIN).await;
+            anyhow::Ok(took)
+        });
+        // Failures are explained as they come, while the flow is still in the kernels' tables.
+        let took = loop {
+            let failed: Option<Attempt> = tokio::select! {
+                took = &mut happening => break took?,
+                failed = tcp.next_failure() => failed,
+                failed = udp.next_failure() => failed,
+            };
+            failures.extend(failed.and_then(|attempt| explain(world, &attempt, began)));
+        };
+        let late: Vec<Attempt> = tcp
+            .take_failures()
+            .into_iter()
+            .chain(udp.take_failures())
+            .collect();
+        failures.extend(
+            late.iter()
+                .filter_map(|attempt| explain(world, attempt, began)),
+        );
+        let (tcp, udp) = (tcp.stop().await, udp.stop().await);
+        explain_the_rest(world, &tcp, &udp, began, &mut failures);
+        Ok(RolloutReport {
+            connections: tcp.attempts.len(),
+            datagrams: udp.attempts.len(),
+            failed: failures.len(),
+            syn_retx: syn_retransmissions(world.client.netns())?.saturating_sub(retransmitted),
+            kept_rate: tcp.kept_rate(TCP_PER_SECOND),
+            failures,
+            rollout_ms: millis(took),
+            span: Some((began, clock.now())),
+        })
+    }
+
+    fn load(self, transport: Transport, per_second: u32) -> Running {
+        let to = Endpoint {
+            transport,
+            address: self.address,
+        };
+        let client = &self.world.client;
+        let sockets = sockets_of(client.netns(), client.address());
+        Load { to, per_second }.start(sockets, self.world.clock.clone())
+    }
+}
+
+/// Requests that were under way when the load was stopped, and failed then.
+fn explain_the_rest(
+    world: &World,
+    tcp: &Ledger,
+    udp: &Ledger,
+    began: Time,
+    failures: &mut Vec<FailureReport>,
+) {
+    let known = failures.len();
+    let all: Vec<&Attempt> = tcp
+        .failures()
+        .chain(udp.failures())
+        .map(|(attempt, _)| attempt)
+        .collect();
+    if all.len() > known {
+        *failures = all
+            .into_iter()
+            .filter_map(|attempt| explain(world, attempt, began))
+            .collect();
+    }
+}

@@ -1,0 +1,43 @@
+//! What happened to pods, kept so that a lost connection can be joined with its cause (FC-83).
+
+use e2e_kubelet::{EventHook, PodEvent, PodStep};
+use onehop_core::time::Time;
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// All pod events of a world, in order.
+#[derive(Debug, Default)]
+pub struct Journal(Mutex<Vec<PodEvent>>);
+
+impl Journal {
+    /// What kubelets call.
+    pub fn hook(self: &Arc<Self>) -> EventHook {
+        let journal = Arc::clone(self);
+        Arc::new(move |event| journal.lock().push(event.clone()))
+    }
+
+    /// Every event so far.
+    pub fn events(&self) -> Vec<PodEvent> {
+        self.lock().clone()
+    }
+
+    /// UID of the pod that had this address last before `at`.
+    pub fn pod_at(&self, address: Ipv4Addr, at: Time) -> Option<String> {
+        let had = |e: &&PodEvent| {
+            e.at <= at && matches!(e.step, PodStep::Created { address: a } if a == address)
+        };
+        self.lock().iter().rfind(had).map(|e| e.pod.uid.clone())
+    }
+
+    /// When this pod was first sent SIGTERM.
+    pub fn sigterm_of(&self, uid: &str) -> Option<Time> {
+        let told = |e: &&PodEvent| e.pod.uid == uid && matches!(e.step, PodStep::Sigterm { .. });
+        self.lock().iter().find(told).map(|e| e.at)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PodEvent>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,33 @@
+//! A pod that reaches itself through its own Service.
+
+use crate::support::world_with_pod_on_a;
+use anyhow::Result;
+use onehop_e2e::{
+    traffic::{ask_tcp, ask_udp},
+    world::{ServiceManifest, sockets_of},
+};
+use std::net::Ipv4Addr;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s66_a_pod_reaches_itself_through_its_cluster_ip_and_is_masqueraded() -> Result<()> {
+    let world = world_with_pod_on_a().await?;
+    let service = world
+        .serve(ServiceManifest::load_balancer("web", "web"))
+        .await?;
+    let (netns, own) = world.pod_place("web").await?;
+    let sockets = sockets_of(&netns, Ipv4Addr::UNSPECIFIED);
+    for to in [service.cluster_ip(), service.lb()] {
+        let (answer, _) = ask_tcp(&sockets, to)
+            .await
+            .map_err(|f| anyhow::anyhow!("tcp {to}: {f:?}"))?;
+        assert_ne!(
+            answer.peer.ip(),
+            own,
+            "an unmasqueraded hairpin never gets an answer"
+        );
+        ask_udp(&sockets, to)
+            .await
+            .map_err(|f| anyhow::anyhow!("udp {to}: {f:?}"))?;
+    }
+    world.end().await
+}

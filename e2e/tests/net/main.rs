@@ -1,0 +1,9 @@
+//! Packet tests: real programs, real kernel, each from a Service manifest to a byte that came back.
+
+mod cells;
+mod empty;
+mod hairpin;
+mod health_port;
+mod removal;
+mod support;
+mod terminating;

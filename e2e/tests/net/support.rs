@@ -1,0 +1,222 @@
+//! Worlds and places that the packet tests share.
+
+use crate::cells::Frontend;
+use anyhow::{Context, Result};
+use e2e_fabric::Netns;
+use onehop_e2e::{
+    traffic::{Answer, Failure, FailureKind, Transport, ask_tcp, ask_udp},
+    world::{OnTerm, ServiceManifest, World, WorldConfig, pod, sockets_of},
+};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::Deref,
+    time::Duration,
+};
+
+/// How long a pod may take to be ready.
+pub const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// Where a client sits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Outside,
+    PodOnA,
+    PodOnB,
+    NodeA,
+    NodeB,
+}
+
+/// What a client gets, in the words of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Answered; the server saw the client's own address.
+    Client,
+    /// Answered; the server saw the address of node a.
+    NodeAAddress,
+    /// Answered; the server saw the address of node b.
+    NodeBAddress,
+    /// Answered; the server saw the address of node b's interface for pods.
+    NodeBPodInterface,
+    /// Answered; the server saw the address of whichever node the load balancer chose.
+    LbChosenNode,
+    /// Nothing came back at all.
+    Dropped,
+}
+
+impl Seen {
+    /// Whether an outcome is what this says.
+    pub fn matches(
+        self,
+        outcome: &Result<(Answer, SocketAddr), Failure>,
+        place: Place,
+        world: &PodOnA,
+    ) -> bool {
+        match outcome {
+            Ok((answer, _)) => self.sources(place, world).contains(&answer.peer.ip()),
+            Err(failure) => {
+                self == Self::Dropped
+                    && matches!(
+                        failure.kind,
+                        FailureKind::TimeoutConnect | FailureKind::TimeoutResponse
+                    )
+            }
+        }
+    }
+
+    fn sources(self, place: Place, world: &PodOnA) -> Vec<IpAddr> {
+        let (a, b) = (
+            world.place(Place::NodeA).1.into(),
+            world.place(Place::NodeB).1.into(),
+        );
+        match self {
+            Self::Client => vec![world.place(place).1.into()],
+            Self::NodeAAddress => vec![a],
+            Self::NodeBAddress => vec![b],
+            Self::NodeBPodInterface => vec![world.kubelets[1].node().secondary_address().into()],
+            Self::LbChosenNode => vec![a, b],
+            Self::Dropped => vec![],
+        }
+    }
+}
+
+/// A world with one serving pod `web`, on node `a`, and a pod to ask from on each node.
+pub struct PodOnA {
+    world: World,
+    clients: [(Netns, Ipv4Addr); 2],
+}
+
+impl Deref for PodOnA {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+/// Makes the world.
+pub async fn world_with_pod_on_a() -> Result<PodOnA> {
+    let world = World::start(WorldConfig::default()).await?;
+    let pods = [
+        ("web", "web", "a"),
+        ("ask-a", "ask", "a"),
+        ("ask-b", "ask", "b"),
+    ];
+    for (name, app, node) in pods {
+        world
+            .objects
+            .create(pod(name, app, node, OnTerm::Exit))
+            .await?;
+    }
+    for (name, ..) in pods {
+        world
+            .objects
+            .pod_ready("default", name, READY_WITHIN)
+            .await?;
+    }
+    let clients = [
+        world.pod_place("ask-a").await?,
+        world.pod_place("ask-b").await?,
+    ];
+    Ok(PodOnA { world, clients })
+}
+
+/// A Service that is served, and its addresses.
+pub struct Served {
+    cluster: Ipv4Addr,
+    lb: Ipv4Addr,
+    node_ports: [(Transport, u16); 2],
+    nodes: [Ipv4Addr; 2],
+}
+
+impl Served {
+    /// The ClusterIP's frontend.
+    pub fn cluster_ip(&self) -> SocketAddr {
+        (self.cluster, 80).into()
+    }
+
+    /// The load balancer's frontend.
+    pub fn lb(&self) -> SocketAddr {
+        (self.lb, 80).into()
+    }
+
+    /// The nodes' addresses.
+    pub fn nodes(&self) -> [Ipv4Addr; 2] {
+        self.nodes
+    }
+
+    /// Where a frontend is.
+    pub fn address(&self, frontend: Frontend, transport: Transport) -> SocketAddr {
+        let node_port = || {
+            self.node_ports
+                .iter()
+                .find(|(t, _)| *t == transport)
+                .map_or(0, |(_, port)| *port)
+        };
+        match frontend {
+            Frontend::ClusterIp => (self.cluster, 80).into(),
+            Frontend::NodePortA => (self.nodes[0], node_port()).into(),
+            Frontend::NodePortB => (self.nodes[1], node_port()).into(),
+            Frontend::LoadBalancer => (self.lb, 80).into(),
+        }
+    }
+}
+
+impl PodOnA {
+    /// Applies a LoadBalancer Service and waits until a client outside gets an answer through it.
+    pub async fn serve(&self, service: ServiceManifest) -> Result<Served> {
+        let service = self.objects.apply(service.json()).await?;
+        let name = service.metadata.name.context("a name")?;
+        let lb = self.lb_address(&name).await?;
+        onehop_e2e::world::first_answer(self, (lb, 80).into()).await?;
+        let spec = self.objects.service(&name).await?.spec.context("a spec")?;
+        let port = |protocol: &str| {
+            let ports = spec.ports.iter().flatten();
+            let of = ports
+                .filter(|p| p.protocol.as_deref() == Some(protocol))
+                .find_map(|p| p.node_port);
+            of.and_then(|p| u16::try_from(p).ok()).unwrap_or(0)
+        };
+        Ok(Served {
+            cluster: spec.cluster_ip.clone().context("a ClusterIP")?.parse()?,
+            lb,
+            node_ports: [(Transport::Tcp, port("TCP")), (Transport::Udp, port("UDP"))],
+            nodes: [self.place(Place::NodeA).1, self.place(Place::NodeB).1],
+        })
+    }
+
+    /// Namespace and address of a place.
+    pub fn place(&self, place: Place) -> (Netns, Ipv4Addr) {
+        let node = |index: usize| {
+            let node = self.kubelets[index].node();
+            (node.netns().clone(), node.address())
+        };
+        match place {
+            Place::Outside => (self.client.netns().clone(), self.client.address()),
+            Place::PodOnA => self.clients[0].clone(),
+            Place::PodOnB => self.clients[1].clone(),
+            Place::NodeA => node(0),
+            Place::NodeB => node(1),
+        }
+    }
+
+    /// One request from a place.
+    pub async fn ask_from(
+        &self,
+        place: Place,
+        transport: Transport,
+        to: SocketAddr,
+    ) -> Result<(Answer, SocketAddr), Failure> {
+        let (netns, _) = self.place(place);
+        // No bound address: the place's own routing chooses it, as any client's would.
+        let sockets = sockets_of(&netns, Ipv4Addr::UNSPECIFIED);
+        match transport {
+            Transport::Tcp => ask_tcp(&sockets, to).await,
+            Transport::Udp => ask_udp(&sockets, to).await,
+        }
+    }
+
+    /// Ends the world.
+    pub async fn end(self) -> Result<()> {
+        self.world.end().await
+    }
+}

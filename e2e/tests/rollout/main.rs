@@ -1,0 +1,7 @@
+//! Rollouts and kills under load, one after another: they measure, so nothing else should run beside them.
+
+mod agent_killed;
+mod controller_killed;
+mod graceful;
+mod instant;
+mod support;
