@@ -1,6 +1,7 @@
-//! Connection tracking over netlink: dump with a filter in the kernel, delete (S-265).
+//! Connection tracking over netlink: dump with a filter in the kernel, delete (S-265), notifications.
 //! Called outside of any commit path. A filtered flush is not offered: kernels before 6.12 would not filter it (S-266).
 
+mod changes;
 mod filter;
 
 use std::io;
@@ -11,6 +12,7 @@ use crate::socket::{KernelError, exchange};
 use crate::sys::{Direction, NetlinkSocket};
 use crate::wire::{Attributes, Message, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_ERROR, Writer};
 
+pub use changes::{FlowChange, FlowChanges, Told};
 pub use filter::Filter;
 use filter::WantedTuple;
 

@@ -1,18 +1,16 @@
 //! Notifications of every change to `nf_tables` in the namespace, by whomever (S-260).
 //! Called by who has to notice foreign changes to its own table; the end of each commit tells who it was.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use crate::batch::{SUBSYS_NFTABLES, msg};
+use crate::notices::{Meaning, Notices};
 use crate::object::{Family, Table};
-use crate::sys::{Direction, NetlinkSocket};
 use crate::wire::Message;
 
 const GROUP_NFTABLES: u32 = 7;
-const BUFFER: i32 = 32 << 20;
 
 /// A notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,57 +39,32 @@ pub enum Event {
 
 /// Receives notifications.
 #[derive(Debug)]
-pub struct Events {
-    socket: NetlinkSocket,
-    receive: Vec<u8>,
-    queue: VecDeque<Event>,
-}
+pub struct Events(Notices<Event>);
 
 impl Events {
     /// Opens a socket; everything committed from now on will be told.
     pub fn open() -> io::Result<Self> {
-        let socket = NetlinkSocket::open()?;
-        socket.raise_buffer(Direction::Receive, BUFFER)?;
-        socket.join(GROUP_NFTABLES)?;
-        Ok(Self {
-            socket,
-            receive: vec![0; 256 << 10],
-            queue: VecDeque::new(),
-        })
+        let meaning = Meaning {
+            parse,
+            lost: || Event::Lost,
+        };
+        Notices::open(&[GROUP_NFTABLES], meaning).map(Self)
     }
 
     /// The next notification, if there is one already. Readiness of the descriptor tells when to ask again.
     pub fn poll(&mut self) -> io::Result<Option<Event>> {
-        loop {
-            if let Some(event) = self.queue.pop_front() {
-                return Ok(Some(event));
-            }
-            match self.socket.receive(&mut self.receive) {
-                Ok(None) => return Ok(None),
-                Ok(Some(length)) => self
-                    .queue
-                    .extend(Message::all(&self.receive[..length]).filter_map(|m| parse(&m))),
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    return Ok(Some(Event::Lost));
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        self.0.poll()
     }
 
     /// The next notification; `None` when none came in time.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<Option<Event>> {
-        match self.poll()? {
-            Some(event) => Ok(Some(event)),
-            None if self.socket.wait(timeout)? => self.poll(),
-            None => Ok(None),
-        }
+        self.0.wait(timeout)
     }
 }
 
 impl AsFd for Events {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.0.as_fd()
     }
 }
 

@@ -9,6 +9,7 @@ pub mod error;
 pub mod events;
 pub mod expr;
 pub mod field;
+mod notices;
 pub mod object;
 pub mod rule;
 pub mod set;
@@ -18,7 +19,7 @@ pub mod value;
 mod wire;
 
 pub use batch::{Batch, OpIndex};
-pub use conntrack::{Conntrack, Filter, Flow, Tuple};
+pub use conntrack::{Conntrack, Filter, Flow, FlowChange, FlowChanges, Told, Tuple};
 pub use dump::{ChainInfo, Counter, RuleInfo, SetInfo, TableInfo};
 pub use error::{CommitError, DumpError, FailedOp};
 pub use events::{Event, Events};

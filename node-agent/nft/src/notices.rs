@@ -1,0 +1,130 @@
+//! A socket joined to multicast groups of the kernel, and what was read from it before anybody asked.
+//! Called by the notifications of `nf_tables` and of connection tracking, which say what a message means.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use crate::sys::{Direction, NetlinkSocket};
+use crate::wire::Message;
+
+/// Asked for as receive buffer: what comes while the reader is busy must fit.
+const BUFFER: i32 = 32 << 20;
+
+/// Notifications of type `T`.
+#[derive(Debug)]
+pub(crate) struct Notices<T> {
+    socket: NetlinkSocket,
+    receive: Vec<u8>,
+    queue: VecDeque<T>,
+    meaning: Meaning<T>,
+}
+
+/// What messages mean, and what is told in place of those that did not fit.
+#[derive(Debug)]
+pub(crate) struct Meaning<T> {
+    pub(crate) parse: fn(&Message<'_>) -> Option<T>,
+    pub(crate) lost: fn() -> T,
+}
+
+impl<T> Notices<T> {
+    /// Opens a socket that hears everything told to `groups` from now on.
+    pub(crate) fn open(groups: &[u32], meaning: Meaning<T>) -> io::Result<Self> {
+        let socket = NetlinkSocket::open()?;
+        socket.raise_buffer(Direction::Receive, BUFFER)?;
+        groups.iter().try_for_each(|group| socket.join(*group))?;
+        Ok(Self {
+            socket,
+            receive: vec![0; 256 << 10],
+            queue: VecDeque::new(),
+            meaning,
+        })
+    }
+
+    /// The next notification, if there is one already.
+    pub(crate) fn poll(&mut self) -> io::Result<Option<T>> {
+        loop {
+            if let Some(notice) = self.queue.pop_front() {
+                return Ok(Some(notice));
+            }
+            match self.socket.receive(&mut self.receive) {
+                Ok(None) => return Ok(None),
+                Ok(Some(length)) => {
+                    let messages = Message::all(&self.receive[..length]);
+                    self.queue
+                        .extend(messages.filter_map(|message| (self.meaning.parse)(&message)));
+                }
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    return Ok(Some((self.meaning.lost)()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The next notification; `None` when none came in time.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<Option<T>> {
+        match self.poll()? {
+            Some(notice) => Ok(Some(notice)),
+            None if self.socket.wait(timeout)? => self.poll(),
+            None => Ok(None),
+        }
+    }
+}
+
+impl<T> AsFd for Notices<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::batch::msg;
+    use crate::{Batch, FlowChange, FlowChanges, Socket, Table, Told};
+    use nix::sched::{CloneFlags, unshare};
+
+    #[test]
+    fn what_did_not_fit_is_told_as_lost_and_the_next_is_heard_again() {
+        std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            let meaning = Meaning {
+                parse: |message| match message.kind & 0xff {
+                    msg::NEWTABLE => message.attributes().string(1),
+                    _ => None,
+                },
+                lost: || "lost".to_owned(),
+            };
+            let mut names = Notices::open(&[7], meaning).unwrap();
+            // The least that the kernel grants.
+            names.socket.raise_buffer(Direction::Receive, 1).unwrap();
+            let mut socket = Socket::open().unwrap();
+            let mut make = |name: String| {
+                let mut batch = Batch::new();
+                batch.add_table(&Table::ip(&name), 0, None);
+                socket.commit(&batch).unwrap();
+            };
+            (0..200).for_each(|n| make(format!("t{n}")));
+            assert_eq!(names.poll().unwrap().as_deref(), Some("lost"));
+            while names.poll().unwrap().is_some() {}
+            make("after".to_owned());
+            assert_eq!(names.poll().unwrap().as_deref(), Some("after"));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_quiet_group_gives_nothing_in_time() {
+        let quiet = std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            let mut changes = FlowChanges::open(Told::All).unwrap();
+            changes.wait(Duration::from_millis(10)).unwrap()
+        });
+        assert_eq!(quiet.join().unwrap(), None::<FlowChange>);
+    }
+}
