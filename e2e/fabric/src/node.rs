@@ -13,6 +13,7 @@ use ipnet::Ipv4Net;
 use onehop_runtime::clock::Clock;
 
 use crate::fabric::{AddressHook, host};
+use crate::flows::FlowLog;
 use crate::ip::Batch;
 use crate::netns::Netns;
 use crate::ownership::{AddressBook, AfterCooldown};
@@ -54,6 +55,7 @@ struct Inner {
     ns: Netns,
     plan: NodePlan,
     book: Mutex<AddressBook>,
+    flows: FlowLog,
 }
 
 impl NodeNet {
@@ -65,11 +67,13 @@ impl NodeNet {
             plan.cooldown,
             plan.after_cooldown,
         );
+        let flows = FlowLog::start(&ns, plan.clock)?;
         let node = Self {
             inner: Arc::new(Inner {
                 ns,
                 plan,
                 book: Mutex::new(book),
+                flows,
             }),
         };
         node.configure()?;
@@ -90,6 +94,11 @@ impl NodeNet {
     /// The node's own namespace; hostNetwork pods run in it.
     pub fn netns(&self) -> &Netns {
         &self.inner.ns
+    }
+
+    /// Which endpoints the node chose for flows that came to its ports and addresses.
+    pub fn flows(&self) -> &FlowLog {
+        &self.inner.flows
     }
 
     /// The node's address (`InternalIP`).
