@@ -11,32 +11,32 @@ use std::{collections::BTreeMap, net::SocketAddr};
 
 /// Prints to stdout.
 #[derive(Debug)]
-pub struct Printer(());
+pub(super) struct Printer(());
 
 /// A step of the world's start.
-pub fn progress(what: &str) {
+pub(super) fn progress(what: &str) {
     println!("    {what}");
 }
 
 impl Printer {
     /// Says what begins.
-    pub fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         println!("==> starting a cluster of network namespaces (seed {seed})");
         Self(())
     }
 
     /// One step.
-    pub fn step(&self, what: &str) {
+    pub(super) fn step(&self, what: &str) {
         println!("    {what}");
     }
 
     /// A new part.
-    pub fn headline(&self, what: &str) {
+    pub(super) fn headline(&self, what: &str) {
         println!("\n==> {what}");
     }
 
     /// What there is.
-    pub fn topology(&self, world: &World) {
+    pub(super) fn topology(&self, world: &World) {
         println!(
             "    client {} -- router -- load balancer node {}",
             world.client.address(),
@@ -55,7 +55,13 @@ impl Printer {
     }
 
     /// The way of the packets.
-    pub fn hops(&self, world: &World, address: SocketAddr, hops: &[Hop], answers: &[Answer]) {
+    pub(super) fn hops(
+        &self,
+        world: &World,
+        address: SocketAddr,
+        hops: &[Hop],
+        answers: &[Answer],
+    ) {
         println!(
             "    the way of {} connections from {} to {address}, packets counted on arrival:",
             answers.len(),
@@ -76,7 +82,7 @@ impl Printer {
     }
 
     /// A rollout: timeline, then counts, then each failure.
-    pub fn rollout(
+    pub(super) fn rollout(
         &self,
         kind: &str,
         report: &RolloutReport,
@@ -123,7 +129,7 @@ impl Printer {
     }
 
     /// The whole in a table.
-    pub fn summary(&self, report: &Report) {
+    pub(super) fn summary(&self, report: &Report) {
         println!(
             "\n==> summary\n    {:<6} {:<10} {:>11} {:>7} {:>9} {:>10}",
             "mode", "pods", "connections", "failed", "SYN again", "rollout"

@@ -11,9 +11,9 @@ use serde::Serialize;
 use std::{net::SocketAddr, time::Duration};
 
 /// New TCP connections a second.
-pub const TCP_PER_SECOND: u32 = 100;
+pub(super) const TCP_PER_SECOND: u32 = 100;
 /// UDP requests a second.
-pub const UDP_PER_SECOND: u32 = 20;
+pub(super) const UDP_PER_SECOND: u32 = 20;
 /// Load before the change and after its end, so that both edges are seen.
 const MARGIN: Duration = Duration::from_secs(1);
 /// How long a rollout may take.
@@ -117,7 +117,7 @@ impl Rollout<'_> {
         };
         let client = &self.world.client;
         let sockets = sockets_of(client.netns(), client.address());
-        Load { to, per_second }.start(sockets, self.world.clock.clone())
+        Load { to, per_second }.start(sockets, self.world.clock)
     }
 }
 

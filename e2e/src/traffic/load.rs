@@ -131,7 +131,7 @@ async fn send(
         tokio::spawn(one(
             load.to,
             sockets.clone(),
-            clock.clone(),
+            clock,
             done.clone(),
             failed.clone(),
         ));

@@ -128,12 +128,12 @@ impl World {
         let tag = WorldTag::new()?;
         let folder = std::env::temp_dir().join(format!("onehop-world-{}", tag.as_str()));
         std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-        let fabric = Fabric::new(tag, FabricConfig::new(clock.clone()))?;
+        let fabric = Fabric::new(tag, FabricConfig::new(clock))?;
         (config.progress)("network: router and management network");
 
         let (api, serving, controllers) = start_api(&fabric, &clock, config.seed)?;
         let client = api.client(&Identity::admin());
-        let objects = Objects::new(client.clone(), clock.clone());
+        let objects = Objects::new(client.clone(), clock);
         for crd in CRDS {
             objects.apply_yaml(crd).await?;
         }
@@ -146,7 +146,7 @@ impl World {
                 scale: Scale::new(clock.now(), 1),
                 ranges: vec![Fabric::LB_CIDR.into()],
             },
-            clock.clone(),
+            clock,
         );
         let driver = Driver::start(cloud.clone());
         let lb_net = fabric.add_lb_node("zone-a")?;
@@ -163,7 +163,7 @@ impl World {
             let kubelet = KubeletConfig {
                 log_folder: Some(folder.clone()),
                 seed: config.seed + index as u64,
-                ..KubeletConfig::new(images.clone(), clock.clone(), hook)
+                ..KubeletConfig::new(images.clone(), clock, hook)
             };
             let node = fabric.add_node(name)?;
             kubelets.push(Kubelet::start(client.clone(), node, kubelet).await?);
@@ -201,7 +201,7 @@ impl World {
             programs.path("onehop-controller")?,
             controller_args(&kubeconfig),
             folder.join("controller.log"),
-            clock.clone(),
+            clock,
         )?;
         (config.progress)("controller");
 
@@ -397,7 +397,7 @@ fn start_api(
     seed: u64,
 ) -> Result<(ApiServer, Serving, Controllers)> {
     let api = ApiServer::start(
-        clock.clone(),
+        *clock,
         ApiConfig {
             seed,
             ..ApiConfig::default()

@@ -8,7 +8,7 @@ use serde_json::json;
 
 /// What a client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frontend {
+pub(crate) enum Frontend {
     ClusterIp,
     /// The node port on the address of the node that has the pod.
     NodePortA,

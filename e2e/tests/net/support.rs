@@ -14,11 +14,11 @@ use std::{
 };
 
 /// How long a pod may take to be ready.
-pub const READY_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// Where a client sits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     Outside,
     PodOnA,
     PodOnB,
@@ -28,7 +28,7 @@ pub enum Place {
 
 /// What a client gets, in the words of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub(crate) enum Seen {
     /// Answered; the server saw the client's own address.
     Client,
     /// Answered; the server saw the address of node a.
@@ -45,7 +45,7 @@ pub enum Seen {
 
 impl Seen {
     /// Whether an outcome is what this says.
-    pub fn matches(
+    pub(crate) fn matches(
         self,
         outcome: &Result<(Answer, SocketAddr), Failure>,
         place: Place,
@@ -80,7 +80,7 @@ impl Seen {
 }
 
 /// A world with one serving pod `web`, on node `a`, and a pod to ask from on each node.
-pub struct PodOnA {
+pub(crate) struct PodOnA {
     world: World,
     clients: [(Netns, Ipv4Addr); 2],
 }
@@ -94,7 +94,7 @@ impl Deref for PodOnA {
 }
 
 /// Makes the world.
-pub async fn world_with_pod_on_a() -> Result<PodOnA> {
+pub(crate) async fn world_with_pod_on_a() -> Result<PodOnA> {
     let world = World::start(WorldConfig::default()).await?;
     let pods = [
         ("web", "web", "a"),
@@ -121,7 +121,7 @@ pub async fn world_with_pod_on_a() -> Result<PodOnA> {
 }
 
 /// A Service that is served, and its addresses.
-pub struct Served {
+pub(crate) struct Served {
     cluster: Ipv4Addr,
     lb: Ipv4Addr,
     node_ports: [(Transport, u16); 2],
@@ -130,22 +130,22 @@ pub struct Served {
 
 impl Served {
     /// The ClusterIP's frontend.
-    pub fn cluster_ip(&self) -> SocketAddr {
+    pub(crate) fn cluster_ip(&self) -> SocketAddr {
         (self.cluster, 80).into()
     }
 
     /// The load balancer's frontend.
-    pub fn lb(&self) -> SocketAddr {
+    pub(crate) fn lb(&self) -> SocketAddr {
         (self.lb, 80).into()
     }
 
     /// The nodes' addresses.
-    pub fn nodes(&self) -> [Ipv4Addr; 2] {
+    pub(crate) fn nodes(&self) -> [Ipv4Addr; 2] {
         self.nodes
     }
 
     /// Where a frontend is.
-    pub fn address(&self, frontend: Frontend, transport: Transport) -> SocketAddr {
+    pub(crate) fn address(&self, frontend: Frontend, transport: Transport) -> SocketAddr {
         let node_port = || {
             self.node_ports
                 .iter()
@@ -163,7 +163,7 @@ impl Served {
 
 impl PodOnA {
     /// Applies a LoadBalancer Service and waits until a client outside gets an answer through it.
-    pub async fn serve(&self, service: ServiceManifest) -> Result<Served> {
+    pub(crate) async fn serve(&self, service: ServiceManifest) -> Result<Served> {
         let service = self.objects.apply(service.json()).await?;
         let name = service.metadata.name.context("a name")?;
         let lb = self.lb_address(&name).await?;
@@ -185,7 +185,7 @@ impl PodOnA {
     }
 
     /// Namespace and address of a place.
-    pub fn place(&self, place: Place) -> (Netns, Ipv4Addr) {
+    pub(crate) fn place(&self, place: Place) -> (Netns, Ipv4Addr) {
         let node = |index: usize| {
             let node = self.kubelets[index].node();
             (node.netns().clone(), node.address())
@@ -200,7 +200,7 @@ impl PodOnA {
     }
 
     /// One request from a place.
-    pub async fn ask_from(
+    pub(crate) async fn ask_from(
         &self,
         place: Place,
         transport: Transport,
@@ -216,7 +216,7 @@ impl PodOnA {
     }
 
     /// Ends the world.
-    pub async fn end(self) -> Result<()> {
+    pub(crate) async fn end(self) -> Result<()> {
         self.world.end().await
     }
 }

@@ -25,13 +25,7 @@ async fn i9_s121_sigkill_of_an_agent_cuts_no_flow_and_loses_no_connection() -> R
     let sockets = sockets_of(world.client.netns(), world.client.address());
     let mut flows = Vec::new();
     for _ in 0..FLOWS {
-        let flow = LongFlow::open(
-            &sockets,
-            address,
-            Duration::from_millis(100),
-            world.clock.clone(),
-        )
-        .await;
+        let flow = LongFlow::open(&sockets, address, Duration::from_millis(100), world.clock).await;
         flows.push(flow.map_err(|f| anyhow::anyhow!("{f:?}"))?);
     }
     let report = Rollout {

@@ -5,10 +5,13 @@ use onehop_e2e::world::{OnTerm, ServiceManifest, World, WorldConfig, deployment,
 use std::{net::SocketAddr, time::Duration};
 
 /// How long a rollout may take.
-pub const WITHIN: Duration = Duration::from_secs(90);
+pub(crate) const WITHIN: Duration = Duration::from_secs(90);
 
 /// Four pods of Deployment `web` behind the Service, answering through its load balancer.
-pub async fn served(service: ServiceManifest, on_term: OnTerm) -> Result<(World, SocketAddr)> {
+pub(crate) async fn served(
+    service: ServiceManifest,
+    on_term: OnTerm,
+) -> Result<(World, SocketAddr)> {
     let world = World::start(WorldConfig::default()).await?;
     world.objects.apply(deployment("web", 4, on_term)).await?;
     world.objects.apply(service.json()).await?;
