@@ -8,12 +8,13 @@ pub use report::{ModeReport, Report};
 
 use crate::{
     scenario::{Rollout, RolloutReport, timeline, trace},
-    world::{OnTerm, ServiceManifest, World, WorldConfig, deployment},
+    world::{OnTerm, ServiceManifest, World, WorldConfig, deployment, first_answer},
 };
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
-use print::Printer;
+use onehop_runtime::clock::Clock;
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Seconds that a pod of the graceful kind accepts after SIGTERM.
 const GRACE_SECONDS: u32 = 5;
@@ -61,43 +62,60 @@ impl Mode {
     }
 }
 
-/// Runs the demo. Ctrl-C ends it early and cleans up all the same.
+/// Runs the demo. Ctrl-C or SIGTERM end it early, and clean up all the same.
 pub async fn run(args: Args) -> Result<()> {
     let seed = args.seed.unwrap_or_else(any_seed);
-    let printer = Printer::new(seed);
-    let report = tokio::select! {
-        report = show(&args, seed, &printer) => report?,
-        _ = tokio::signal::ctrl_c() => {
-            printer.step("interrupted: cleaning up");
-            // Whatever the world had is gone with `show`, which owned it.
-            return Ok(());
-        }
+    print::headline(&format!("a cluster of network namespaces (seed {seed})"));
+    let config = WorldConfig {
+        seed,
+        keep_logs: false,
+        progress: print::step,
+        ..WorldConfig::default()
     };
-    printer.summary(&report);
+    let world = tokio::select! {
+        world = World::start(config) => world?,
+        () = interrupted() => return interrupted_and_clean(),
+    };
+    let report = tokio::select! {
+        report = show(&world, &args, seed) => Some(report),
+        () = interrupted() => None,
+    };
+    print::step("cleaning up");
+    world.end().await?;
+    let Some(report) = report.transpose()? else {
+        return interrupted_and_clean();
+    };
+    print::summary(&report);
     if let Some(file) = &args.json {
         let text = serde_json::to_string_pretty(&report)?;
         std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
-        printer.step(&format!("report written to {}", file.display()));
+        print::step(&format!("report written to {}", file.display()));
     }
     Ok(())
 }
 
-/// A seed that differs from run to run; whatever it is, the run can be repeated with it.
-fn any_seed() -> u64 {
-    onehop_runtime::clock::Clock::system()
-        .now()
-        .as_millis()
-        .unsigned_abs()
+async fn interrupted() {
+    let Ok(mut terminated) = signal(SignalKind::terminate()) else {
+        // Without its handler the signal ends the process, and the kernel ends the world with it.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminated.recv() => {}
+    }
 }
 
-async fn show(args: &Args, seed: u64, printer: &Printer) -> Result<Report> {
-    let world = World::start(WorldConfig {
-        seed,
-        progress: print::progress,
-        ..WorldConfig::default()
-    })
-    .await?;
-    printer.topology(&world);
+fn interrupted_and_clean() -> Result<()> {
+    bail!("interrupted; every process and namespace of the demo is gone")
+}
+
+/// A seed that differs from run to run; whatever it is, the run can be repeated with it.
+fn any_seed() -> u64 {
+    Clock::system().now().as_millis().unsigned_abs()
+}
+
+async fn show(world: &World, args: &Args, seed: u64) -> Result<Report> {
+    print::topology(world);
     let modes = args
         .mode
         .map_or_else(|| vec![Mode::Node, Mode::Pod], |mode| vec![mode]);
@@ -106,16 +124,14 @@ async fn show(args: &Args, seed: u64, printer: &Printer) -> Result<Report> {
         modes: BTreeMap::new(),
     };
     for mode in modes {
-        let found = show_mode(&world, mode, printer).await?;
+        let found = show_mode(world, mode).await?;
         report.modes.insert(mode.name().to_owned(), found);
     }
-    printer.step("cleaning up");
-    world.end().await?;
     Ok(report)
 }
 
-async fn show_mode(world: &World, mode: Mode, printer: &Printer) -> Result<ModeReport> {
-    printer.headline(&format!("target mode {}", mode.name()));
+async fn show_mode(world: &World, mode: Mode) -> Result<ModeReport> {
+    print::headline(&format!("target mode {}", mode.name()));
     let begun = world.clock.now();
     let graceful = OnTerm::ServeSeconds(GRACE_SECONDS);
     world
@@ -128,11 +144,11 @@ async fn show_mode(world: &World, mode: Mode, printer: &Printer) -> Result<ModeR
         .context("the Service has a name")?
         .to_owned();
     world.objects.apply(service).await?;
-    printer.step(&format!(
+    print::step(&format!(
         "applied Deployment {DEPLOYMENT} (4 pods) and Service {name}"
     ));
     let address = SocketAddr::from((world.lb_address(&name).await?, 80));
-    printer.step(&format!(
+    print::step(&format!(
         "Service {name} has the load balancer address {}",
         address.ip()
     ));
@@ -140,19 +156,45 @@ async fn show_mode(world: &World, mode: Mode, printer: &Printer) -> Result<ModeR
         .objects
         .rolled_out(DEPLOYMENT, ROLLED_OUT_WITHIN)
         .await?;
-    let first = crate::world::first_answer(world, address).await?;
+    let first = first_answer(world, address).await?;
     let first_answer_s = world.clock.now().since(begun).as_secs_f64();
-    printer.step(&format!(
+    print::step(&format!(
         "first answer through it: pod {} on node {}",
         first.pod, first.node
     ));
     let (hops, answers) = trace(world, address).await?;
-    printer.hops(world, address, &hops, &answers);
-    let mut rollouts = BTreeMap::new();
+    print::hops(world, address, &hops, &answers);
+    let rollouts = show_rollouts(world, address).await?;
+    world.objects.delete_service(&name).await?;
+    world.service_gone(&name).await?;
+    print::step(&format!(
+        "Service {name} deleted: its load balancer, address and rules are gone"
+    ));
+    let client_ip_seen = answers
+        .first()
+        .context("nothing answered")?
+        .peer
+        .ip()
+        .to_string();
+    Ok(ModeReport {
+        address: address.to_string(),
+        hops,
+        client_ip_seen,
+        first_answer_s,
+        rollouts,
+    })
+}
+
+/// Both kinds of pod, each rolled out under load.
+async fn show_rollouts(
+    world: &World,
+    address: SocketAddr,
+) -> Result<BTreeMap<String, RolloutReport>> {
     let rollout = Rollout { world, address };
-    let report = rollout.restart(DEPLOYMENT).await?;
-    show_rollout(world, "graceful", &report, printer);
-    rollouts.insert("graceful".to_owned(), report);
+    print::headline("rollout under load: pods that accept for 5 s after SIGTERM");
+    let graceful = rollout.restart(DEPLOYMENT).await?;
+    show_rollout(world, "graceful", &graceful);
+    print::headline("rollout under load: pods that exit at once on SIGTERM");
     world
         .objects
         .apply(deployment(DEPLOYMENT, 4, OnTerm::Exit))
@@ -161,29 +203,15 @@ async fn show_mode(world: &World, mode: Mode, printer: &Printer) -> Result<ModeR
         .objects
         .rolled_out(DEPLOYMENT, ROLLED_OUT_WITHIN)
         .await?;
-    let report = rollout.restart(DEPLOYMENT).await?;
-    show_rollout(world, "instant", &report, printer);
-    rollouts.insert("instant".to_owned(), report);
-    world.objects.delete_service(&name).await?;
-    world.service_gone(&name).await?;
-    printer.step(&format!(
-        "Service {name} deleted: its load balancer, address and rules are gone"
-    ));
-    let Some(answer) = answers.first() else {
-        bail!("nothing answered")
-    };
-    Ok(ModeReport {
-        address: address.to_string(),
-        hops,
-        client_ip_seen: answer.peer.ip().to_string(),
-        first_answer_s,
-        rollouts,
-    })
+    let instant = rollout.restart(DEPLOYMENT).await?;
+    show_rollout(world, "instant", &instant);
+    Ok([("graceful", graceful), ("instant", instant)]
+        .map(|(kind, report)| (kind.to_owned(), report))
+        .into())
 }
 
-fn show_rollout(world: &World, kind: &str, report: &RolloutReport, printer: &Printer) {
-    let entries = report
-        .span
-        .map(|(from, to)| (from, timeline(world, from, to)));
-    printer.rollout(kind, report, entries);
+fn show_rollout(world: &World, kind: &str, report: &RolloutReport) {
+    if let Some((from, to)) = report.span {
+        print::rollout(kind, report, from, &timeline(world, from, to));
+    }
 }

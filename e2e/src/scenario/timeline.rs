@@ -4,6 +4,10 @@ use crate::world::World;
 use e2e_cloud::engine::What;
 use e2e_kubelet::PodStep;
 use onehop_core::time::Time;
+use std::{collections::BTreeMap, time::Duration};
+
+/// The same news within this time is one.
+const SAME: Duration = Duration::from_millis(200);
 
 /// One line of a timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +23,12 @@ pub fn timeline(world: &World, from: Time, to: Time) -> Vec<TimelineEntry> {
     let mut entries: Vec<TimelineEntry> = targets(world).into_iter().chain(pods(world)).collect();
     entries.retain(|e| e.at >= from && e.at <= to);
     entries.sort_by_key(|e| e.at);
+    // A target that serves TCP and UDP is in two groups, and both tell the same.
+    let mut told: BTreeMap<String, Time> = BTreeMap::new();
+    entries.retain(|e| {
+        let before = told.insert(e.what.clone(), e.at);
+        before.is_none_or(|before| e.at.since(before) > SAME)
+    });
     entries
 }
 

@@ -61,12 +61,12 @@ impl Ledger {
         let Some((first, last)) = self.span else {
             return 0.0;
         };
-        let seconds = last.since(first).as_secs_f64();
-        let due = seconds * f64::from(per_second);
+        let due = last.since(first).as_secs_f64() * f64::from(per_second);
+        let begun = u32::try_from(self.attempts.len()).unwrap_or(u32::MAX);
         if due < 1.0 {
             1.0
         } else {
-            self.attempts.len() as f64 / due
+            f64::from(begun) / due
         }
     }
 }

@@ -1,0 +1,132 @@
+//! What scenarios ask of a world, and the accidents that they cause in it.
+
+use super::{World, agent_name, eventually};
+use anyhow::{Context, Result};
+use e2e_fabric::Netns;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::{Api, api::ListParams};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
+
+/// How long any of it may take.
+const WITHIN: Duration = Duration::from_secs(30);
+
+impl World {
+    /// Waits until every agent says that it is in sync.
+    pub async fn agents_ready(&self) -> Result<()> {
+        for kubelet in &self.kubelets {
+            self.objects
+                .pod_ready("kube-system", &agent_name(kubelet.node().name()), WITHIN)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a Service has an address of its load balancer.
+    pub async fn lb_address(&self, name: &str) -> Result<Ipv4Addr> {
+        let what = format!("Service {name} gets the address of a load balancer");
+        eventually(&self.clock, &what, WITHIN, async || {
+            let service = self
+                .objects
+                .service(name)
+                .await
+                .map_err(|e| e.to_string())?;
+            let ingress = service
+                .status
+                .and_then(|s| s.load_balancer)
+                .and_then(|l| l.ingress)
+                .unwrap_or_default();
+            ingress
+                .iter()
+                .find_map(|i| i.ip.as_ref()?.parse().ok())
+                .ok_or_else(|| format!("ingress {ingress:?}"))
+        })
+        .await
+    }
+
+    /// Address of the load balancer node itself.
+    pub fn lb_node_address(&self) -> Ipv4Addr {
+        self.lb_node_address
+    }
+
+    /// Namespace and address of a pod of `default`.
+    pub async fn pod_place(&self, name: &str) -> Result<(Netns, Ipv4Addr)> {
+        let pod = self.objects.api::<Pod>().get(name).await?;
+        let address = pod
+            .status
+            .and_then(|s| s.pod_ip)
+            .context("the pod has no address")?
+            .parse()?;
+        let node = pod
+            .spec
+            .and_then(|s| s.node_name)
+            .context("the pod has no node")?;
+        let netns = self
+            .kubelet(&node)?
+            .pod_netns("default", name)
+            .context("the pod does not run")?;
+        Ok((netns, address))
+    }
+
+    /// Addresses of the ready pods of an app.
+    pub async fn pod_addresses(&self, app: &str) -> Result<BTreeSet<Ipv4Addr>> {
+        let params = ListParams::default().labels(&format!("app={app}"));
+        let pods = self.objects.api::<Pod>().list(&params).await?;
+        let running = pods
+            .iter()
+            .filter(|p| p.metadata.deletion_timestamp.is_none());
+        Ok(running
+            .filter_map(|p| p.status.as_ref()?.pod_ip.as_ref()?.parse().ok())
+            .collect())
+    }
+
+    /// Waits until a Service is gone and the cloud has none of its load balancers.
+    pub async fn service_gone(&self, name: &str) -> Result<()> {
+        eventually(
+            &self.clock,
+            &format!("Service {name} is gone"),
+            WITHIN,
+            async || match self.objects.api::<Service>().get_opt(name).await {
+                Ok(None) => Ok(()),
+                other => Err(format!("{other:?}")),
+            },
+        )
+        .await
+    }
+
+    /// Kills (SIGKILL) a node's agent; its kubelet starts it again.
+    pub fn kill_agent(&self, node: &str) -> Result<()> {
+        let pids = self.kubelet(node)?.pids("kube-system", &agent_name(node));
+        let pid = pids.values().next().context("the agent does not run")?;
+        kill(Pid::from_raw(i32::try_from(*pid)?), Signal::SIGKILL).context("kill the agent")
+    }
+
+    /// Waits until a killed agent was started again and is in sync.
+    pub async fn agent_restarted(&self, node: &str, within: Duration) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.kube(), "kube-system");
+        let name = agent_name(node);
+        eventually(
+            &self.clock,
+            &format!("{name} runs again"),
+            within,
+            async || {
+                let pod = pods.get(&name).await.map_err(|e| e.to_string())?;
+                let status = pod.status.unwrap_or_default();
+                let restarted = status
+                    .container_statuses
+                    .iter()
+                    .flatten()
+                    .any(|c| c.restart_count > 0 && c.ready);
+                if restarted {
+                    Ok(())
+                } else {
+                    Err(format!("{status:?}"))
+                }
+            },
+        )
+        .await
+    }
+}

@@ -1,0 +1,209 @@
+//! The parts of a world, each started by one function, in the order in which they need each other.
+
+use super::{
+    Controller, Folder, Journal, Objects, Programs, WorldConfig, address_pool, agent_name,
+};
+use anyhow::{Context, Result};
+use e2e_apiserver::{
+    ApiServer, Config as ApiConfig, ControllerOptions, Controllers, Identity, Serving,
+};
+use e2e_cloud::{
+    Cloud, Driver, NetNode,
+    engine::{Config as CloudConfig, Profile},
+    scale::Scale,
+};
+use e2e_fabric::{Fabric, LbNet};
+use e2e_kubelet::{ImageTable, Kubelet, KubeletConfig};
+use kube::Client;
+use onehop_runtime::clock::Clock;
+use serde_json::{Value, json};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio::task::JoinHandle;
+
+/// Where the API server listens.
+const API: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Fabric::MANAGEMENT), 6443);
+/// Where the fake cloud's REST API listens.
+const CLOUD: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Fabric::MANAGEMENT), 9000);
+/// The pool of load balancer addresses that a world has unless it says otherwise.
+const POOL: &str = "198.51.100.10-198.51.100.99";
+/// Seconds that an old target group is kept after a switch. The local cloud switches at once, so little is enough.
+const SWITCH_TAIL_SECONDS: &str = "5";
+
+/// Our object types, as the chart installs them.
+const CRDS: [&str; 3] = [
+    include_str!("../../../charts/onehop/crds/addresspools.yaml"),
+    include_str!("../../../charts/onehop/crds/loadbalancers.yaml"),
+    include_str!("../../../charts/onehop/crds/nodetargets.yaml"),
+];
+
+/// The API server with its controllers and our object types.
+pub(super) struct ControlPlane {
+    pub(super) api: ApiServer,
+    pub(super) objects: Objects,
+    clock: Clock,
+    _serving: Serving,
+    _controllers: Controllers,
+}
+
+impl ControlPlane {
+    pub(super) async fn start(fabric: &Fabric, clock: Clock, seed: u64) -> Result<Self> {
+        let config = ApiConfig {
+            seed,
+            ..ApiConfig::default()
+        };
+        let api = ApiServer::start(clock, config);
+        let serving = api.serve_tls(fabric.management().tcp_listener(API)?, &[])?;
+        let controllers = api.run_controllers(&ControllerOptions::default());
+        let objects = Objects::new(api.client(&Identity::admin()), clock);
+        for crd in CRDS {
+            objects.apply_yaml(crd).await?;
+        }
+        objects.create(address_pool("pool", POOL)).await?;
+        Ok(Self {
+            api,
+            objects,
+            clock,
+            _serving: serving,
+            _controllers: controllers,
+        })
+    }
+
+    pub(super) fn client(&self) -> Client {
+        self.api.client(&Identity::admin())
+    }
+
+    /// Writes a kubeconfig for a `ServiceAccount` of ours.
+    fn kubeconfig(&self, folder: &Folder, account: &str) -> Result<PathBuf> {
+        let identity = Identity::service_account("onehop-system", account);
+        let text = self.api.kubeconfig(&format!("https://{API}"), &identity)?;
+        let path = folder.path().join(format!("kubeconfig-{account}"));
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// The local cloud: its engine, its API and its one load balancer node.
+pub(super) struct LocalCloud {
+    pub(super) cloud: Cloud,
+    pub(super) lb: NetNode,
+    pub(super) lb_net: LbNet,
+    pub(super) server: JoinHandle<()>,
+    _driver: Driver,
+}
+
+impl LocalCloud {
+    pub(super) fn start(fabric: &Fabric, clock: Clock, seed: u64) -> Result<Self> {
+        let config = CloudConfig {
+            profile: Profile::local(),
+            seed,
+            scale: Scale::new(clock.now(), 1),
+            ranges: vec![Fabric::LB_CIDR.into()],
+        };
+        let cloud = Cloud::new(config, clock);
+        let driver = Driver::start(cloud.clone());
+        let lb_net = fabric.add_lb_node("zone-a")?;
+        let (_, lb) = NetNode::attach(lb_net.clone(), fabric.router().clone(), &driver)?;
+        let server = serve(fabric, cloud.clone())?;
+        Ok(Self {
+            cloud,
+            lb,
+            lb_net,
+            server,
+            _driver: driver,
+        })
+    }
+}
+
+fn serve(fabric: &Fabric, cloud: Cloud) -> Result<JoinHandle<()>> {
+    let listener = fabric.management().tcp_listener(CLOUD)?;
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    Ok(tokio::spawn(async move {
+        // Ends with the world; an error before shows as a cloud that does not answer.
+        if let Err(error) = e2e_cloud::rest::serve(cloud, listener).await {
+            tracing::error!(%error, "the cloud's REST API ended");
+        }
+    }))
+}
+
+/// Nodes with their kubelets, and an agent on each as a hostNetwork pod.
+pub(super) async fn nodes(
+    fabric: &Fabric,
+    plane: &ControlPlane,
+    config: &WorldConfig,
+    folder: &Folder,
+    journal: &Arc<Journal>,
+) -> Result<Vec<Kubelet>> {
+    let clock = plane.clock;
+    let programs = Programs::of_this_build()?;
+    let agent = programs.path("onehop-node-agent")?;
+    let images = ImageTable::default()
+        .with("pod-server", programs.path("pod-server")?, &[])
+        .with("onehop-node-agent", &agent, &[]);
+    let kubeconfig = plane.kubeconfig(folder, "node-agent")?;
+    let mut kubelets = Vec::new();
+    for (name, seed) in config.nodes.iter().zip(config.seed..) {
+        let kubelet = KubeletConfig {
+            log_folder: Some(folder.path().to_owned()),
+            seed,
+            ..KubeletConfig::new(images.clone(), clock, journal.hook())
+        };
+        kubelets.push(Kubelet::start(plane.client(), fabric.add_node(name)?, kubelet).await?);
+        plane
+            .objects
+            .create(agent_pod(name, &agent, &kubeconfig))
+            .await?;
+    }
+    Ok(kubelets)
+}
+
+fn agent_pod(node: &str, program: &Path, kubeconfig: &Path) -> Value {
+    let cluster_cidr = Fabric::CLUSTER_CIDR.to_string();
+    let socket = format!("@onehop-ready-{node}");
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": agent_name(node), "namespace": "kube-system", "labels": {"app": "onehop-agent"}},
+        "spec": {
+            "nodeName": node, "hostNetwork": true,
+            "containers": [{
+                "name": "agent", "image": "onehop-node-agent",
+                "args": ["--kubeconfig", kubeconfig, "--node-name", node, "--cluster-cidr", cluster_cidr, "--ready-socket", socket],
+                "readinessProbe": {
+                    "exec": {"command": [program, "ready", "--ready-socket", socket]},
+                    "periodSeconds": 1,
+                },
+            }],
+        },
+    })
+}
+
+/// The controller as a supervised process in the management namespace.
+pub(super) fn controller(
+    fabric: &Fabric,
+    plane: &ControlPlane,
+    folder: &Folder,
+    clock: Clock,
+) -> Result<Controller> {
+    let kubeconfig = plane.kubeconfig(folder, "controller")?;
+    let endpoint = format!("http://{CLOUD}");
+    let args = [
+        ("--provider", "local"),
+        ("--local-endpoint", &endpoint),
+        ("--install-id", "e2e"),
+        ("--switch-tail-seconds", SWITCH_TAIL_SECONDS),
+        ("--kubeconfig", &kubeconfig.to_string_lossy()),
+    ];
+    Controller::start(
+        fabric.management().clone(),
+        Programs::of_this_build()?.path("onehop-controller")?,
+        args.into_iter()
+            .flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
+            .collect(),
+        folder.path().join("controller.log"),
+        clock,
+    )
+}
