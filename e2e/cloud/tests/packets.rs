@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use common::{FRONT, lb, tcp_group};
 use e2e_cloud::engine::{GroupSpec, HealthCheck, ListenerKey, Protocol, TargetState};
-use world::{SILENCE, Talk, Target, World, ask, front, frontend};
+use world::{SILENCE, Talk, Target, World, ask, front};
 
 const HTTP: ListenerKey = ListenerKey {
     port: 80,
@@ -209,32 +209,6 @@ async fn a_removed_listener_ends_its_flows_and_a_removed_load_balancer_its_addre
         .unwrap();
     world.driver.settled().await;
     assert_eq!(world.fabric.router().owner(FRONT.parse().unwrap()), None);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fc67_fc83_the_target_of_a_flow_and_its_state_when_chosen_can_be_told() {
-    let world = World::new();
-    let (one, two) = (Target::new(&world, "one"), Target::new(&world, "two"));
-    let (_, group) = world
-        .balance(quick_group(), lb("svc", &[FRONT]), &[&one, &two])
-        .await;
-    let talk = world.connect().await.unwrap();
-    let chosen_at = world.cloud().clock().now();
-    let flows = world.node.flows_of(talk.client).unwrap();
-    // FC-67
-    assert_eq!(flows.len(), 1, "{flows:?}");
-    assert_eq!(flows[0].frontend, frontend(Protocol::Tcp));
-    let expected = if talk.target == "one" { &one } else { &two };
-    assert_eq!(
-        world.node.flow_target(talk.client).unwrap(),
-        Some(expected.at)
-    );
-    assert_eq!(world.node.flow_target(front(1)).unwrap(), None);
-    world.deregister(&group, expected).await;
-    // FC-83: the state then, not the state now.
-    let states = world.cloud().target_states_at(expected.at, chosen_at);
-    assert_eq!(states[&group].0, TargetState::Healthy);
-    assert_eq!(world.state(&group, expected.at), TargetState::Draining);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

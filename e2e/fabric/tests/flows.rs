@@ -17,13 +17,12 @@ use e2e_fabric::{ClientNet, FlowEvent, FlowLog, NodeNet};
 use onehop_core::time::Time;
 use onehop_nft::{Conntrack, Filter};
 use onehop_runtime::clock::Clock;
-use socket2::SockRef;
 
 /// A refused connection; the client's own socket address.
 fn refused(client: &ClientNet, to: SocketAddr) -> SocketAddr {
     let local = at(client.address(), 0);
     let socket = client.netns().tcp_socket(Some(local), to.ip()).unwrap();
-    let local = SockRef::from(&socket).local_addr().unwrap().as_socket();
+    let local = socket.local_addr().unwrap().as_socket();
     let error = socket.connect_timeout(&to.into(), TIMEOUT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     local.unwrap()

@@ -1,13 +1,18 @@
 //! Flows of one LB node: its connection table is the flow table of FC-62, so a flow ends when its entry
-//! is deleted, and the target that a client's connection chose can be read from it.
+//! is deleted. The fabric's record of flows knows longer than the table which target a client's
+//! connection chose, and writes starts and ends into the cloud's log (FC-102).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 
+use e2e_fabric::{FlowEvent, FlowHook, FlowRecord};
+use onehop_core::time::Time;
 use onehop_nft::DumpError;
 use onehop_nft::conntrack::{self, Conntrack, Filter};
 
-use crate::engine::{DataPathState, Frontend, Protocol};
+use crate::cloud::Cloud;
+use crate::engine::{DataPathState, Frontend, NodeId, Protocol, What};
 
 /// A flow through the LB node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,19 +32,78 @@ impl Flow {
             return None;
         }
         let (original, reply) = (&found.original, &found.reply);
-        let protocol = [Protocol::Tcp, Protocol::Udp]
-            .into_iter()
-            .find(|protocol| protocol.number() == original.protocol)?;
         Some(Self {
             client: SocketAddr::new(original.src, original.src_port),
-            frontend: Frontend {
-                address: original.dst,
-                protocol,
-                port: original.dst_port,
-            },
+            frontend: frontend(
+                original.protocol,
+                SocketAddr::new(original.dst, original.dst_port),
+            )?,
             target: SocketAddr::new(reply.src, reply.src_port),
         })
     }
+
+    /// As the fabric recorded it.
+    pub(super) fn recorded(record: &FlowRecord) -> Option<Self> {
+        Some(Self {
+            client: record.client,
+            frontend: frontend(record.protocol, record.destination)?,
+            target: record.endpoint,
+        })
+    }
+}
+
+fn frontend(protocol: u8, destination: SocketAddr) -> Option<Frontend> {
+    let protocol = [Protocol::Tcp, Protocol::Udp]
+        .into_iter()
+        .find(|known| known.number() == protocol)?;
+    Some(Frontend {
+        address: destination.ip(),
+        protocol,
+        port: destination.port(),
+    })
+}
+
+/// What the LB node chose for a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The target.
+    pub target: SocketAddr,
+    /// The source that the target sees: the client's own where it is preserved.
+    pub source: SocketAddr,
+    /// When, by the clock of the wall.
+    pub at: Time,
+}
+
+/// Writes the flows of a node into the log of `cloud`. `node` is known before the first flow.
+pub(super) fn log_to(cloud: Cloud, node: Arc<OnceLock<NodeId>>) -> FlowHook {
+    Arc::new(move |event| {
+        if let Some(what) = node.get().and_then(|node| line(*node, &event)) {
+            cloud.with(|engine, now| engine.observe(now, None, what));
+        }
+    })
+}
+
+fn line(node: NodeId, event: &FlowEvent) -> Option<What> {
+    let (FlowEvent::Started(record) | FlowEvent::Ended(record)) = event;
+    let Flow {
+        client,
+        frontend,
+        target,
+    } = Flow::recorded(record)?;
+    Some(match event {
+        FlowEvent::Started(_) => What::FlowStarted {
+            node,
+            client,
+            frontend,
+            target,
+        },
+        FlowEvent::Ended(_) => What::FlowEnded {
+            node,
+            client,
+            frontend,
+            target,
+        },
+    })
 }
 
 /// Targets whose flows go on, by frontend.

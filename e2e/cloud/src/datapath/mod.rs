@@ -1,8 +1,8 @@
 //! An LB node's packets (FC-60 to FC-63): its namespace forwards by nftables maps and conntrack, no
 //! user-space proxy. Handshakes run end to end between client and target.
 //!
-//! `layout` says which elements a state needs, `kernel` puts the difference there, `flows` ends and
-//! finds flows, `probe` opens real connections. All of it happens in the LB node's namespace only.
+//! `layout` says which elements a state needs, `kernel` puts the difference there, `flows` ends, finds
+//! and logs flows, `probe` opens real connections. All of it happens in the LB node's namespace only.
 
 mod flows;
 mod kernel;
@@ -10,19 +10,19 @@ mod layout;
 mod probe;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use e2e_fabric::{LbNet, Router};
+use e2e_fabric::{FlowLog, LbNet, Router};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use onehop_runtime::clock::Clock;
 
 use crate::driver::{Driver, LbNode};
-use crate::engine::{DataPathState, NodeId, Outcome, ProbeOrder};
+use crate::engine::{DataPathState, NodeId, Outcome, ProbeOrder, Protocol};
 use kernel::Kernel;
 
-pub use flows::Flow;
+pub use flows::{Chosen, Flow};
 
 /// Why the kernel does not do what the engine says.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +76,7 @@ pub struct NetNode {
     net: LbNet,
     clock: Clock,
     kernel: Arc<Mutex<Kernel>>,
+    record: Arc<FlowLog>,
 }
 
 impl NetNode {
@@ -85,22 +86,49 @@ impl NetNode {
         let profile = cloud.look(|engine| engine.profile().clone());
         let (zone, address) = (net.zone().to_owned(), net.address());
         let kernel = Kernel::open(net.clone(), router, &profile, cloud.scale())?;
+        let known_as = Arc::new(OnceLock::new());
+        let hook = flows::log_to(cloud.clone(), Arc::clone(&known_as));
+        let record = FlowLog::start_with(net.netns(), *cloud.clock(), hook);
+        let record = record.map_err(|source| Error::Fabric {
+            node: address.into(),
+            source,
+        })?;
         let node = Self {
             net,
             clock: *cloud.clock(),
             kernel: Arc::new(Mutex::new(kernel)),
+            record: Arc::new(record),
         };
+        // Nothing is forwarded, and so no flow begins, before the number is known: programming waits for the lock.
+        let forwards = node.lock();
         let id = driver.attach(&zone, address.into(), Arc::new(node.clone()));
+        let _ = known_as.set(id);
+        drop(forwards);
         Ok((id, node))
     }
 
-    /// The flows that this client socket has through the LB node now, the target of each included.
-    /// One that ended a while ago is forgotten.
-    pub fn flows_of(&self, client: SocketAddr) -> Result<Vec<Flow>, Error> {
-        self.lock().flows(Some(client))
+    /// What the LB node chose for the flow that this client socket began last, also when that flow has
+    /// ended. Known from the moment in which the first packet left for the target.
+    pub fn chosen(&self, protocol: Protocol, client: SocketAddr) -> Option<Chosen> {
+        let record = self.record.last_of(protocol.number(), client)?;
+        Some(Chosen {
+            target: record.endpoint,
+            source: record.source,
+            at: record.at,
+        })
     }
 
-    /// The target that the client's flow chose, if it has one flow here.
+    /// The flows that this client socket had through the LB node, newest first, those that have ended
+    /// included. Only where none of them is recorded any more, the connection table is asked.
+    pub fn flows_of(&self, client: SocketAddr) -> Result<Vec<Flow>, Error> {
+        let recorded = self.record.all_of(client);
+        if recorded.is_empty() {
+            return self.lock().flows(Some(client));
+        }
+        Ok(recorded.iter().filter_map(Flow::recorded).collect())
+    }
+
+    /// The target that the client's newest flow chose, of whichever protocol; see [`NetNode::chosen`].
     pub fn flow_target(&self, client: SocketAddr) -> Result<Option<SocketAddr>, Error> {
         Ok(self.flows_of(client)?.first().map(|flow| flow.target))
     }

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::call::Operation;
 use super::model::{GroupId, LbId, LbState, NodeId, Reason, TargetState};
+use super::path::Frontend;
 use super::probe::{Outcome, Verdict};
 use crate::scale::Scale;
 
@@ -189,6 +190,28 @@ pub enum What {
         revision: u64,
         /// Why.
         error: String,
+    },
+    /// An LB node chose a target for a client's first packet.
+    FlowStarted {
+        /// LB node.
+        node: NodeId,
+        /// Where the flow comes from.
+        client: SocketAddr,
+        /// Where the client sent it.
+        frontend: Frontend,
+        /// The target.
+        target: SocketAddr,
+    },
+    /// An LB node forgot a flow: it was reset or cut, or is closed or idle for so long.
+    FlowEnded {
+        /// LB node.
+        node: NodeId,
+        /// Where the flow came from.
+        client: SocketAddr,
+        /// Where the client sent it.
+        frontend: Frontend,
+        /// Its target.
+        target: SocketAddr,
     },
     /// Something that another part of the world saw: pods, guards, drops, clients.
     Observed {

@@ -5,13 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
+use serde::Serialize;
+
 use super::model::{GroupId, LbState, ListenerKey, Mode, NodeId, Protocol, TargetState};
 use super::profile::{AllDown, Hairpin, LostFlow};
 use super::target::Life;
 use super::{Balancer, Engine, Listener};
 
 /// Where clients connect to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Frontend {
     /// Address of the load balancer.
     pub address: IpAddr,
