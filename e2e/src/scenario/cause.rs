@@ -1,9 +1,12 @@
-//! Why a request failed: joined with the load balancer's flow table, the cloud's log and the kubelets' (FC-83).
+//! Why a request failed: joined with what load balancer and node chose for its flow, with the cloud's log and the
+//! kubelets' (FC-83).
 
 use crate::{
-    traffic::{Attempt, FailureKind},
+    traffic::{Attempt, FailureKind, Transport},
     world::World,
 };
+use e2e_cloud::{datapath::Chosen, engine::Protocol};
+use e2e_kubelet::Kubelet;
 use onehop_core::time::Time;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
@@ -28,14 +31,17 @@ pub struct FailureReport {
     pub detail: String,
 }
 
-/// Explains a failure. To be called at once, while the flow is still in the kernels' tables.
+/// Explains a failure. To be called before the client can have used the same port again.
 pub fn explain(world: &World, attempt: &Attempt, load_began: Time) -> Option<FailureReport> {
     let failure = attempt.outcome.as_ref().err()?;
-    let target = failure
+    let protocol = match attempt.transport {
+        Transport::Tcp => Protocol::Tcp,
+        Transport::Udp => Protocol::Udp,
+    };
+    let chosen = failure
         .local
-        .and_then(|client| world.lb.flow_target(client).ok().flatten());
-    let pod_uid =
-        target.and_then(|target| pod_behind(world, failure.local?, target, attempt.begun));
+        .and_then(|client| world.lb.chosen(protocol, client));
+    let pod_uid = chosen.and_then(|chosen| pod_behind(world, protocol, chosen));
     let sigterm = pod_uid
         .as_deref()
         .and_then(|uid| world.journal.sigterm_of(uid));
@@ -43,29 +49,30 @@ pub fn explain(world: &World, attempt: &Attempt, load_began: Time) -> Option<Fai
         at_ms: millis(attempt.begun.since(load_began)),
         kind: failure.kind,
         pod_uid: pod_uid.unwrap_or_else(|| UNKNOWN.into()),
-        target_state: target.map_or_else(
+        target_state: chosen.map_or_else(
             || UNKNOWN.into(),
-            |target| state_of(world, target, attempt.begun),
+            |chosen| state_of(world, chosen.target, chosen.at),
         ),
         ms_since_sigterm: sigterm.map(|s| attempt.begun.as_millis() - s.as_millis()),
         detail: failure.detail.clone(),
     })
 }
 
-/// The pod that a flow to this target reached: the target itself in pod mode; in node mode what the node chose.
-fn pod_behind(world: &World, client: SocketAddr, target: SocketAddr, at: Time) -> Option<String> {
-    let IpAddr::V4(address) = target.ip() else {
-        return None;
-    };
+/// The pod that a flow reached: the target itself in pod mode; in node mode what the node chose.
+fn pod_behind(world: &World, protocol: Protocol, chosen: Chosen) -> Option<String> {
     let node = world
         .kubelets
         .iter()
-        .find(|k| k.node().address() == address);
-    let pod_address = match node {
-        None => address,
-        Some(kubelet) => super::trace::chosen_endpoint(kubelet.node().netns(), client)?,
+        .map(Kubelet::node)
+        .find(|node| chosen.target.ip() == node.address());
+    let (endpoint, at) = match node {
+        None => (chosen.target, chosen.at),
+        Some(node) => node.flows().endpoint_of(protocol.number(), chosen.source)?,
     };
-    world.journal.pod_at(pod_address, at)
+    match endpoint.ip() {
+        IpAddr::V4(address) => world.journal.pod_at(address, at),
+        IpAddr::V6(_) => None,
+    }
 }
 
 fn state_of(world: &World, target: SocketAddr, at: Time) -> String {

@@ -2,7 +2,7 @@
 
 use super::cause::{FailureReport, explain, millis};
 use crate::{
-    traffic::{Attempt, Endpoint, Ledger, Load, Running, Transport},
+    traffic::{Attempt, Endpoint, Load, Running, Transport},
     world::{World, sockets_of, syn_retransmissions},
 };
 use anyhow::Result;
@@ -78,7 +78,7 @@ impl Rollout<'_> {
             clock.sleep(MARGIN).await;
             anyhow::Ok(took)
         });
-        // Failures are explained as they come, while the flow is still in the kernels' tables.
+        // Failures are explained as they come: later the client may have used the same port again.
         let took = loop {
             let failed: Option<Attempt> = tokio::select! {
                 took = &mut happening => break took?,
@@ -87,17 +87,9 @@ impl Rollout<'_> {
             };
             failures.extend(failed.and_then(|attempt| explain(world, &attempt, began)));
         };
-        let late: Vec<Attempt> = tcp
-            .take_failures()
-            .into_iter()
-            .chain(udp.take_failures())
-            .collect();
-        failures.extend(
-            late.iter()
-                .filter_map(|attempt| explain(world, attempt, began)),
-        );
-        let (tcp, udp) = (tcp.stop().await, udp.stop().await);
-        explain_the_rest(world, &tcp, &udp, began, &mut failures);
+        let ((tcp, tcp_rest), (udp, udp_rest)) = (tcp.stop().await, udp.stop().await);
+        let rest = tcp_rest.iter().chain(&udp_rest);
+        failures.extend(rest.filter_map(|attempt| explain(world, attempt, began)));
         Ok(RolloutReport {
             connections: tcp.attempts.len(),
             datagrams: udp.attempts.len(),
@@ -118,27 +110,5 @@ impl Rollout<'_> {
         let client = &self.world.client;
         let sockets = sockets_of(client.netns(), client.address());
         Load { to, per_second }.start(sockets, self.world.clock)
-    }
-}
-
-/// Requests that were under way when the load was stopped, and failed then.
-fn explain_the_rest(
-    world: &World,
-    tcp: &Ledger,
-    udp: &Ledger,
-    began: Time,
-    failures: &mut Vec<FailureReport>,
-) {
-    let known = failures.len();
-    let all: Vec<&Attempt> = tcp
-        .failures()
-        .chain(udp.failures())
-        .map(|(attempt, _)| attempt)
-        .collect();
-    if all.len() > known {
-        *failures = all
-            .into_iter()
-            .filter_map(|attempt| explain(world, attempt, began))
-            .collect();
     }
 }

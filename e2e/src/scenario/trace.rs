@@ -5,9 +5,9 @@ use crate::{
     world::{World, sockets_of},
 };
 use anyhow::{Context, Result};
-use e2e_fabric::{Hook, HopCounters, HopMatch, Netns};
+use e2e_fabric::{Hook, HopCounters, HopMatch};
 use serde::Serialize;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 /// A place that packets of a flow passed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -92,13 +92,4 @@ fn pods_of(answers: &[Answer]) -> Vec<String> {
     pods.sort();
     pods.dedup();
     pods
-}
-
-/// The endpoint that a node chose for a client's flow: where its answers come from.
-pub(super) fn chosen_endpoint(node: &Netns, client: SocketAddr) -> Option<Ipv4Addr> {
-    let flow = node.run(move || crate::world::flow_of(client)).ok()??;
-    match flow {
-        IpAddr::V4(address) => Some(address),
-        IpAddr::V6(_) => None,
-    }
 }

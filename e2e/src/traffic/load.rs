@@ -1,7 +1,7 @@
 //! An open-loop load: requests start at a fixed rate whatever became of earlier ones, each on a fresh socket.
 
 use super::{
-    Answer, Failure, SocketSource,
+    Answer, Failure, SocketSource, Transport,
     probe::{Endpoint, ask},
 };
 use onehop_core::time::Time;
@@ -24,6 +24,8 @@ pub struct Load {
 /// One request of a load and what became of it.
 #[derive(Clone, Debug)]
 pub struct Attempt {
+    /// What it travelled on.
+    pub transport: Transport,
     /// When it began.
     pub begun: Time,
     /// When it ended.
@@ -95,21 +97,19 @@ impl Load {
 }
 
 impl Running {
-    /// The next failed attempt as soon as it is known, while the flow is still in the kernel's tables.
+    /// The next failed attempt as soon as it is known, while its flow is the newest of its address.
     pub async fn next_failure(&mut self) -> Option<Attempt> {
         self.failures.recv().await
     }
 
-    /// Failures that came in since the last look.
-    pub fn take_failures(&mut self) -> Vec<Attempt> {
-        std::iter::from_fn(|| self.failures.try_recv().ok()).collect()
-    }
-
-    /// Stops to begin requests, waits for those under way, and hands the ledger out.
-    pub async fn stop(self) -> Ledger {
+    /// Stops to begin requests and waits for those under way: the ledger, and those of its failures that
+    /// [`Running::next_failure`] has not told.
+    pub async fn stop(mut self) -> (Ledger, Vec<Attempt>) {
         // The task ends by itself only when told to; a failed send means that it is gone already.
         let _ = self.stop.send(true);
-        self.task.await.unwrap_or_default()
+        let ledger = self.task.await.unwrap_or_default();
+        let untold = std::iter::from_fn(|| self.failures.try_recv().ok()).collect();
+        (ledger, untold)
     }
 }
 
@@ -162,6 +162,7 @@ async fn one(
     let begun = clock.now();
     let outcome = ask(&sockets, to).await;
     let attempt = Attempt {
+        transport: to.transport,
         begun,
         ended: clock.now(),
         outcome,

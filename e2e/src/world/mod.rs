@@ -3,7 +3,7 @@
 
 mod cloud_view;
 mod controller;
-mod flow;
+mod first;
 mod folder;
 mod journal;
 mod manifests;
@@ -16,7 +16,7 @@ mod start;
 mod wait;
 
 pub use controller::Controller;
-pub use flow::{first_answer, flow_of};
+pub use first::first_answer;
 pub use journal::Journal;
 pub use manifests::{OnTerm, POD_PORT, ServiceManifest, address_pool, deployment, pod};
 pub use node_view::HttpAnswer;
