@@ -149,11 +149,7 @@ fn validate(schema: &Value, value: &Value, path: &str, errors: &mut Vec<FieldErr
             path.trim_start_matches('.'),
             type_of(value)
         );
-        let shown = if value.is_object() || value.is_array() {
-            type_of(value).into()
-        } else {
-            value.clone()
-        };
+        let shown = type_of(value);
         errors.push(FieldError::new(
             Problem::TypeInvalid,
             trimmed(path),

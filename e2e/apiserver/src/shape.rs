@@ -75,11 +75,6 @@ impl Shape {
         matches!(&self.form, Form::Struct(fields) if fields.contains_key(field))
     }
 
-    /// True for a struct, whose unnamed fields are scalars.
-    pub(crate) fn is_struct(&self) -> bool {
-        matches!(self.form, Form::Struct(_))
-    }
-
     /// Shape and kind of a list's items.
     pub(crate) fn items(&self) -> (&Self, &ListKind) {
         match &self.form {

@@ -6,7 +6,7 @@ use http::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::route::Route;
-use super::{Body, respond, review};
+use super::{Body, openapi, respond, review};
 use crate::error::{ApiError, Result};
 use crate::kind::{Kind, Trait};
 use crate::kinds::Kinds;
@@ -49,6 +49,10 @@ pub(crate) fn answer(
             group["kind"] = "APIGroup".into();
             group["apiVersion"] = "v1".into();
             group
+        }
+        Route::OpenApi(name) if name.is_empty() => openapi::index(kinds),
+        Route::OpenApi(name) => {
+            openapi::document(kinds, name).ok_or_else(ApiError::no_such_path)?
         }
         Route::Resources { group, version } => resources(kinds, group, version)?,
         Route::Resource(_) | Route::Unknown => return Err(ApiError::no_such_path()),

@@ -8,7 +8,7 @@ use http::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::query::Query;
-use super::respond::{self, Form};
+use super::respond::{self, View};
 use super::route::{ResourcePath, Route};
 use super::{Body, discovery, review, watch};
 use crate::error::{ApiError, FieldError, GroupResource, Result};
@@ -50,14 +50,15 @@ fn resource(
     let kind = kind
         .filter(|kind| fits_scope(kind, path))
         .ok_or_else(ApiError::no_such_path)?;
-    let form = Form::of(request.headers())?;
+    let query = Query::parse(request.uri().query());
+    let view = View::of(request.headers(), &query)?;
     let context = Context {
         server,
         kind,
         path,
         request,
-        form,
-        query: Query::parse(request.uri().query()),
+        view,
+        query,
     };
     context.answer()
 }
@@ -76,7 +77,7 @@ struct Context<'a> {
     kind: Arc<Kind>,
     path: &'a ResourcePath,
     request: &'a Request<Bytes>,
-    form: Form,
+    view: View,
     query: Query,
 }
 
@@ -194,7 +195,12 @@ impl Context<'_> {
     }
 
     fn object(&self, code: StatusCode, stored: &Value) -> Response<Body> {
-        respond::json(code, &respond::object(&self.kind, self.form, stored))
+        respond::json(
+            code,
+            &self
+                .view
+                .object(&self.kind, stored, self.server.clock().now()),
+        )
     }
 
     fn selector(&self) -> Result<Selector> {
@@ -213,7 +219,7 @@ impl Context<'_> {
                 &self.kind,
                 &self.path.namespace,
                 selector,
-                self.form,
+                self.view,
                 &self.query,
             );
         }
@@ -231,7 +237,12 @@ impl Context<'_> {
         let items = page.items.iter().map(Arc::as_ref);
         Ok(respond::json(
             StatusCode::OK,
-            &respond::list(&self.kind, self.form, items, &list_meta(&page)),
+            &self.view.list(
+                &self.kind,
+                items,
+                self.server.clock().now(),
+                &list_meta(&page),
+            ),
         ))
     }
 
@@ -243,7 +254,7 @@ impl Context<'_> {
             &self.kind,
             &self.path.namespace,
             selector,
-            self.form,
+            self.view,
             &self.query,
         )
     }
@@ -348,10 +359,10 @@ impl Context<'_> {
         let objects = state.delete_collection(&self.delete_call()?, &options, &selector)?;
         let version = state.store.version().to_string();
         let items = objects.iter().map(Arc::as_ref);
-        let body = respond::list(
+        let body = self.view.list(
             &self.kind,
-            self.form,
             items,
+            self.server.clock().now(),
             &json!({"resourceVersion": version}),
         );
         Ok(respond::json(StatusCode::OK, &body))

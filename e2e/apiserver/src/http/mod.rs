@@ -4,11 +4,12 @@
 
 pub(crate) mod discovery;
 pub(crate) mod handle;
+pub(crate) mod openapi;
+pub(crate) mod print;
 pub(crate) mod query;
 pub(crate) mod respond;
 pub(crate) mod review;
 pub(crate) mod route;
-pub(crate) mod table;
 pub(crate) mod watch;
 
 use std::convert::Infallible;

@@ -4,10 +4,12 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use onehop_core::time::Time;
 use serde_json::{Value, json};
 
 use super::Body;
-use super::table;
+use super::print::{self, Include};
+use super::query::Query;
 use crate::error::{ApiError, Result};
 use crate::kind::Kind;
 use crate::verbs::meta;
@@ -87,36 +89,63 @@ pub(crate) fn error(error: &ApiError) -> Response<Body> {
     json(error.code, &error.body())
 }
 
-/// One object in the form asked for.
-pub(crate) fn object(kind: &Kind, form: Form, stored: &Value) -> Value {
-    match form {
-        Form::Whole => meta::encode(kind, stored),
-        Form::Metadata => partial(stored),
-        Form::Table => table::of(
-            kind,
-            std::iter::once(stored),
-            &json!({"resourceVersion": stored["metadata"]["resourceVersion"]}),
-        ),
-    }
+/// How objects of a kind are shown to a client.
+#[derive(Clone, Copy)]
+pub(crate) struct View {
+    pub(crate) form: Form,
+    /// What rows of a table carry.
+    pub(crate) include: Include,
 }
 
-/// A list in the form asked for.
-pub(crate) fn list<'a>(
-    kind: &Kind,
-    form: Form,
-    items: impl Iterator<Item = &'a Value>,
-    list_meta: &Value,
-) -> Value {
-    match form {
-        Form::Table => table::of(kind, items, list_meta),
-        Form::Metadata => json!({
-            "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": list_meta,
-            "items": items.map(partial).collect::<Vec<_>>()
-        }),
-        Form::Whole => json!({
-            "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": list_meta,
-            "items": items.map(|item| list_item(kind, item)).collect::<Vec<_>>()
-        }),
+impl View {
+    /// Reads headers and query of a request.
+    pub(crate) fn of(headers: &HeaderMap, query: &Query) -> Result<Self> {
+        let include = match query.text("includeObject") {
+            "" | "Metadata" => Include::Metadata,
+            "None" => Include::Nothing,
+            "Object" => Include::Object,
+            other => {
+                let error = format!("unrecognized includeObject value: {other:?}");
+                return Err(ApiError::bad_request(error));
+            }
+        };
+        Ok(Self {
+            form: Form::of(headers)?,
+            include,
+        })
+    }
+
+    /// One object.
+    pub(crate) fn object(self, kind: &Kind, stored: &Value, now: Time) -> Value {
+        match self.form {
+            Form::Whole => meta::encode(kind, stored),
+            Form::Metadata => partial(stored),
+            Form::Table => {
+                let meta = json!({"resourceVersion": stored["metadata"]["resourceVersion"]});
+                print::table(kind, std::iter::once(stored), self.include, now, &meta)
+            }
+        }
+    }
+
+    /// A list.
+    pub(crate) fn list<'a>(
+        self,
+        kind: &Kind,
+        items: impl Iterator<Item = &'a Value>,
+        now: Time,
+        list_meta: &Value,
+    ) -> Value {
+        match self.form {
+            Form::Table => print::table(kind, items, self.include, now, list_meta),
+            Form::Metadata => json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": list_meta,
+                "items": items.map(partial).collect::<Vec<_>>()
+            }),
+            Form::Whole => json!({
+                "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": list_meta,
+                "items": items.map(|item| list_item(kind, item)).collect::<Vec<_>>()
+            }),
+        }
     }
 }
 

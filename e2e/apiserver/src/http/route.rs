@@ -19,6 +19,8 @@ pub(crate) enum Route {
     /// `/healthz`, `/readyz`, `/livez` and what is below them.
     Health,
     Version,
+    /// `/openapi/v3` and one of its documents.
+    OpenApi(String),
     /// `/`: list of paths.
     Root,
     /// `/api`.
@@ -48,6 +50,7 @@ impl Route {
             [] => Self::Root,
             ["healthz" | "readyz" | "livez", ..] => Self::Health,
             ["version"] => Self::Version,
+            ["openapi", "v3", document @ ..] => Self::OpenApi(document.join("/")),
             ["api"] => Self::CoreVersions,
             ["apis"] => Self::Groups,
             ["apis", group] => Self::Group((*group).to_owned()),

@@ -17,7 +17,7 @@ use tokio::sync::watch::Receiver;
 
 use super::Body;
 use super::query::Query;
-use super::respond::{self, Form};
+use super::respond::{Form, View};
 use crate::error::{ApiError, FieldError, GroupResource, Result};
 use crate::kind::Kind;
 use crate::object::{self, meta_mut};
@@ -37,7 +37,7 @@ struct Watch {
     kind: Arc<Kind>,
     namespace: String,
     selector: Selector,
-    form: Form,
+    view: View,
     /// Everything up to this version was sent.
     cursor: u64,
     signal: Receiver<u64>,
@@ -56,7 +56,7 @@ pub(crate) fn open(
     kind: &Arc<Kind>,
     namespace: &str,
     selector: Selector,
-    form: Form,
+    view: View,
     query: &Query,
 ) -> Result<Response<Body>> {
     let initial = Initial::of(query)?;
@@ -82,7 +82,7 @@ pub(crate) fn open(
         kind: kind.clone(),
         namespace: namespace.to_owned(),
         selector,
-        form,
+        view,
         cursor: version,
         signal,
         hang_up,
@@ -270,8 +270,12 @@ impl Watch {
     }
 
     fn push(&mut self, event: &str, object: &Value) {
-        self.pending
-            .push_back(line(event, &respond::object(&self.kind, self.form, object)));
+        self.pending.push_back(line(
+            event,
+            &self
+                .view
+                .object(&self.kind, object, self.server.clock().now()),
+        ));
     }
 
     fn push_bookmark(&mut self, initial_end: bool) {
@@ -280,7 +284,7 @@ impl Watch {
         if initial_end {
             meta["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let (kind, version) = match self.form {
+        let (kind, version) = match self.view.form {
             Form::Metadata => (
                 "PartialObjectMetadata".to_owned(),
                 "meta.k8s.io/v1".to_owned(),

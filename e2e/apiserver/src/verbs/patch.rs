@@ -154,21 +154,7 @@ fn tests_for_absence(operation: &json_patch::PatchOperation, object: &Value) -> 
 fn patched(kind: &Kind, form: PatchKind, shown: &Value, patch: &Value) -> Result<Value> {
     let mut new = shown.clone();
     match form {
-        PatchKind::Json => {
-            let patch: json_patch::Patch = serde_json::from_value(patch.clone())
-                .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
-            for operation in &patch.0 {
-                if tests_for_absence(operation, &new) {
-                    continue;
-                }
-                let one = std::slice::from_ref(operation);
-                json_patch::patch(&mut new, one).map_err(|_| {
-                    ApiError::unprocessable(
-                        "the server rejected our request due to an error in our request",
-                    )
-                })?;
-            }
-        }
+        PatchKind::Json => apply_json_patch(&mut new, patch)?,
         PatchKind::Merge => {
             if !patch.is_object() {
                 return Err(ApiError::bad_request(
@@ -182,4 +168,21 @@ fn patched(kind: &Kind, form: PatchKind, shown: &Value, patch: &Value) -> Result
         }
     }
     Ok(new)
+}
+
+/// Applies a JSON patch.
+pub(crate) fn apply_json_patch(object: &mut Value, patch: &Value) -> Result<()> {
+    let patch: json_patch::Patch = serde_json::from_value(patch.clone())
+        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
+    for operation in &patch.0 {
+        if tests_for_absence(operation, object) {
+            continue;
+        }
+        json_patch::patch(object, std::slice::from_ref(operation)).map_err(|_| {
+            ApiError::unprocessable(
+                "the server rejected our request due to an error in our request",
+            )
+        })?;
+    }
+    Ok(())
 }

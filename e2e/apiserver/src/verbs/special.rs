@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::delete::{DeleteOptions, Deleted};
+use super::delete::DeleteOptions;
 use super::meta;
-use super::patch::PatchKind;
+use super::patch::{PatchKind, apply_json_patch};
 use crate::error::{ApiError, FieldError, GroupResource, Result};
 use crate::managed::{self, Manager};
 use crate::object::{self, at, is_deleting, map_mut, str_at};
@@ -62,12 +62,7 @@ impl State {
     ) -> Result<Value> {
         let mut scale = self.scale(call)?;
         match form {
-            PatchKind::Json => {
-                let patch: json_patch::Patch = serde_json::from_value(patch.clone())
-                    .map_err(|error| ApiError::bad_request(error.to_string()))?;
-                json_patch::patch(&mut scale, &patch)
-                    .map_err(|error| ApiError::unprocessable(error.to_string()))?;
-            }
+            PatchKind::Json => apply_json_patch(&mut scale, patch)?,
             _ => json_patch::merge(&mut scale, patch),
         }
         self.replace_scale(call, &scale)
@@ -137,11 +132,6 @@ impl State {
         }
         self.store_update(call, &old, new)
     }
-
-    /// True if the object of a call is gone after this deletion.
-    pub(crate) fn delete_now(&mut self, call: &Call, options: &DeleteOptions) -> Result<bool> {
-        Ok(matches!(self.delete(call, options)?, Deleted::Gone(_)))
-    }
 }
 
 fn split_path(path: &str) -> (Vec<&str>, &str) {
@@ -190,7 +180,7 @@ fn scale_of(call: &Call, object: &Value) -> Result<Value> {
 }
 
 /// A `metav1.LabelSelector` in the form of a query.
-fn label_selector_text(selector: &Value) -> String {
+pub(crate) fn label_selector_text(selector: &Value) -> String {
     let mut terms: Vec<String> = selector["matchLabels"]
         .as_object()
         .into_iter()

@@ -2,9 +2,13 @@
 
 mod apply;
 mod basics;
+mod custom;
 mod deletion;
+mod http;
 mod kubelet;
 mod rollout;
+mod services;
+mod slices;
 mod support;
 mod tls;
 mod watch;

@@ -44,7 +44,7 @@ pub(crate) async fn raw_as(
     } else {
         body.to_string().into_bytes()
     };
-    let request = http::Request::builder()
+    let request = ::http::Request::builder()
         .method(method)
         .uri(path)
         .header("content-type", content_type)
