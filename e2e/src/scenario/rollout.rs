@@ -3,7 +3,7 @@
 use super::cause::{FailureReport, explain, millis};
 use crate::{
     traffic::{Attempt, Endpoint, Load, Running, Transport},
-    world::{World, sockets_of, syn_retransmissions},
+    world::{World, syn_retransmissions},
 };
 use anyhow::Result;
 use onehop_core::time::Time;
@@ -107,8 +107,6 @@ impl Rollout<'_> {
             transport,
             address: self.address,
         };
-        let client = &self.world.client;
-        let sockets = sockets_of(client.netns(), client.address());
-        Load { to, per_second }.start(sockets, self.world.clock)
+        Load { to, per_second }.start(self.world.sockets.clone(), self.world.clock)
     }
 }

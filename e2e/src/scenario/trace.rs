@@ -2,7 +2,7 @@
 
 use crate::{
     traffic::{Answer, ask_tcp},
-    world::{World, sockets_of},
+    world::World,
 };
 use anyhow::{Context, Result};
 use e2e_fabric::{Hook, HopCounters, HopMatch};
@@ -51,10 +51,10 @@ pub async fn trace(world: &World, address: SocketAddr) -> Result<(Vec<Hop>, Vec<
             HopCounters::start(node.netns(), &hops)?,
         ));
     }
-    let sockets = sockets_of(world.client.netns(), world.client.address());
+    let sockets = &world.sockets;
     let mut answers = Vec::new();
     for _ in 0..CONNECTIONS {
-        let (answer, _) = ask_tcp(&sockets, address)
+        let (answer, _) = ask_tcp(sockets, address)
             .await
             .map_err(|f| anyhow::anyhow!("{:?}: {}", f.kind, f.detail))?;
         answers.push(answer);

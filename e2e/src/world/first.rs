@@ -1,6 +1,6 @@
 //! The first request that a Service answers.
 
-use super::{World, eventually, sockets_of};
+use super::{World, eventually};
 use crate::traffic::{Answer, ask_tcp};
 use anyhow::Result;
 use std::{net::SocketAddr, time::Duration};
@@ -10,13 +10,13 @@ const FIRST_WITHIN: Duration = Duration::from_secs(30);
 
 /// Asks the load balancer until a pod answers.
 pub async fn first_answer(world: &World, address: SocketAddr) -> Result<Answer> {
-    let sockets = sockets_of(world.client.netns(), world.client.address());
+    let sockets = &world.sockets;
     eventually(
         &world.clock,
         &format!("{address} answers"),
         FIRST_WITHIN,
         async || {
-            ask_tcp(&sockets, address)
+            ask_tcp(sockets, address)
                 .await
                 .map(|(answer, _)| answer)
                 .map_err(|f| format!("{f:?}"))

@@ -25,6 +25,7 @@ pub use programs::Programs;
 pub use sockets::{sockets_of, syn_retransmissions};
 pub use wait::eventually;
 
+use crate::traffic::SocketSource;
 use anyhow::{Context, Result};
 use e2e_cloud::{Cloud, NetNode};
 use e2e_fabric::{ClientNet, Fabric, FabricConfig, Netns, WorldTag};
@@ -78,6 +79,8 @@ pub struct World {
     pub kubelets: Vec<Kubelet>,
     /// The client outside.
     pub client: ClientNet,
+    /// Sockets of the client outside; one source, so that no port is used twice.
+    pub sockets: SocketSource,
     /// What happened to pods.
     pub journal: Arc<Journal>,
     /// The controller's process.
@@ -106,6 +109,7 @@ impl World {
         (config.progress)("nodes, each with an agent");
         let controller = start::controller(&fabric, &plane, &folder, clock)?;
         (config.progress)("controller");
+        let client = fabric.add_client("client", true)?;
         let logs = Logs {
             cloud: local.cloud.clone(),
             journal: Arc::clone(&journal),
@@ -119,7 +123,8 @@ impl World {
             lb_netns: local.lb_net.netns().clone(),
             lb_node_address: local.lb_net.address(),
             kubelets,
-            client: fabric.add_client("client", true)?,
+            sockets: sockets_of(client.netns(), client.address()),
+            client,
             journal,
             controller,
             plane,

@@ -7,25 +7,42 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
 };
 
-/// Makes sockets in `netns`, bound to a free port of `local`, so that a flow is known by its client address even when
-/// it never came to be.
+/// First port of clients, below the kernel's own choice.
+const FIRST_PORT: u16 = 10_000;
+
+/// Makes sockets in `netns`, each bound to `local` and to the next port. Bound, so that a flow is known by its client
+/// address even when it never came to be. The next one, since a port that the kernel chose again would be an old flow
+/// to every connection table on the way: no fresh request at all.
 pub fn sockets_of(netns: &Netns, local: Ipv4Addr) -> SocketSource {
     let netns = netns.clone();
-    Arc::new(move |transport, _to| netns.run(move || open(transport, local)))
+    let next = Arc::new(AtomicU16::new(FIRST_PORT));
+    Arc::new(move |transport, _to| {
+        let next = Arc::clone(&next);
+        netns.run(move || open(transport, local, &next))
+    })
 }
 
-fn open(transport: Transport, local: Ipv4Addr) -> io::Result<Socket> {
+fn open(transport: Transport, local: Ipv4Addr, next: &AtomicU16) -> io::Result<Socket> {
     let (kind, protocol) = match transport {
         Transport::Tcp => (Type::STREAM, Protocol::TCP),
         Transport::Udp => (Type::DGRAM, Protocol::UDP),
     };
     let socket = Socket::new(Domain::IPV4, kind, Some(protocol))?;
     socket.set_nonblocking(true)?;
-    socket.bind(&SockAddr::from(SocketAddr::from((local, 0))))?;
-    Ok(socket)
+    for _ in FIRST_PORT..u16::MAX {
+        let port = next.fetch_add(1, Ordering::Relaxed).max(FIRST_PORT);
+        match socket.bind(&SockAddr::from(SocketAddr::from((local, port)))) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            bound => return bound.map(|()| socket),
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
 }
 
 /// SYN segments that this namespace had to send again since it was made.

@@ -4,12 +4,14 @@ use crate::cells::Frontend;
 use anyhow::{Context, Result};
 use e2e_fabric::Netns;
 use onehop_e2e::{
-    traffic::{Answer, Failure, FailureKind, Transport, ask_tcp, ask_udp},
+    traffic::{Answer, Failure, FailureKind, SocketSource, Transport, ask_tcp, ask_udp},
     world::{OnTerm, ServiceManifest, World, WorldConfig, pod, sockets_of},
 };
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::Deref,
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -17,7 +19,7 @@ use std::{
 pub(crate) const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// Where a client sits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     Outside,
     PodOnA,
@@ -83,6 +85,8 @@ impl Seen {
 pub(crate) struct PodOnA {
     world: World,
     clients: [(Netns, Ipv4Addr); 2],
+    // One source a place: no client port is used twice.
+    sockets: Mutex<BTreeMap<Place, SocketSource>>,
 }
 
 impl Deref for PodOnA {
@@ -117,7 +121,11 @@ pub(crate) async fn world_with_pod_on_a() -> Result<PodOnA> {
         world.pod_place("ask-a").await?,
         world.pod_place("ask-b").await?,
     ];
-    Ok(PodOnA { world, clients })
+    Ok(PodOnA {
+        world,
+        clients,
+        sockets: Mutex::default(),
+    })
 }
 
 /// A Service that is served, and its addresses.
@@ -206,13 +214,18 @@ impl PodOnA {
         transport: Transport,
         to: SocketAddr,
     ) -> Result<(Answer, SocketAddr), Failure> {
-        let (netns, _) = self.place(place);
-        // No bound address: the place's own routing chooses it, as any client's would.
-        let sockets = sockets_of(&netns, Ipv4Addr::UNSPECIFIED);
+        let sockets = self.sockets(place);
         match transport {
             Transport::Tcp => ask_tcp(&sockets, to).await,
             Transport::Udp => ask_udp(&sockets, to).await,
         }
+    }
+
+    fn sockets(&self, place: Place) -> SocketSource {
+        let mut known = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        // No bound address: the place's own routing chooses it, as any client's would.
+        let make = || sockets_of(&self.place(place).0, Ipv4Addr::UNSPECIFIED);
+        known.entry(place).or_insert_with(make).clone()
     }
 
     /// Ends the world.

@@ -22,10 +22,10 @@ async fn i9_s121_sigkill_of_an_agent_cuts_no_flow_and_loses_no_connection() -> R
         OnTerm::ServeSeconds(5),
     )
     .await?;
-    let sockets = sockets_of(world.client.netns(), world.client.address());
+    let sockets = &world.sockets;
     let mut flows = Vec::new();
     for _ in 0..FLOWS {
-        let flow = LongFlow::open(&sockets, address, Duration::from_millis(100), world.clock).await;
+        let flow = LongFlow::open(sockets, address, Duration::from_millis(100), world.clock).await;
         flows.push(flow.map_err(|f| anyhow::anyhow!("{f:?}"))?);
     }
     let report = Rollout {
