@@ -107,6 +107,15 @@ impl ServiceManifest {
         self
     }
 
+    /// Without our proxy's label: for the node's own proxy.
+    #[must_use]
+    pub fn unlabelled(mut self) -> Self {
+        if let Some(metadata) = self.0["metadata"].as_object_mut() {
+            metadata.remove("labels");
+        }
+        self
+    }
+
     /// Without node ports: the load balancer's targets are pods.
     #[must_use]
     pub fn pod_mode(self) -> Self {

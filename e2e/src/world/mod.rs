@@ -36,6 +36,25 @@ use onehop_runtime::clock::Clock;
 use start::{ControlPlane, LocalCloud};
 use std::{net::Ipv4Addr, path::Path, sync::Arc};
 
+/// The agents' two ways to run (crd.md section 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxy {
+    /// Beside a kube-proxy: for Services with our label only.
+    Beside,
+    /// As the node's only proxy.
+    Replace,
+}
+
+impl Proxy {
+    /// As both programs' flags name it.
+    pub const fn flag(self) -> &'static str {
+        match self {
+            Self::Beside => "beside",
+            Self::Replace => "replace",
+        }
+    }
+}
+
 /// What a world may choose.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
@@ -43,6 +62,8 @@ pub struct WorldConfig {
     pub nodes: Vec<&'static str>,
     /// Seed of every random choice.
     pub seed: u64,
+    /// How the agents run.
+    pub proxy: Proxy,
     /// Leave a folder with logs when the world does not end well.
     pub keep_logs: bool,
     /// Told of each step of the start, in a few words.
@@ -54,6 +75,7 @@ impl Default for WorldConfig {
         Self {
             nodes: vec!["a", "b"],
             seed: 1,
+            proxy: Proxy::Beside,
             keep_logs: true,
             progress: |_| {},
         }
@@ -107,7 +129,7 @@ impl World {
         let journal = Arc::new(Journal::default());
         let kubelets = start::nodes(&fabric, &plane, &config, &folder, &journal).await?;
         (config.progress)("nodes, each with an agent");
-        let controller = start::controller(&fabric, &plane, &folder, clock)?;
+        let controller = start::controller(&fabric, &plane, &folder, config.proxy)?;
         (config.progress)("controller");
         let client = fabric.add_client("client", true)?;
         let logs = Logs {

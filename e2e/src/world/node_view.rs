@@ -36,15 +36,12 @@ impl World {
 
     /// Asks an HTTP port from the load balancer node, where clouds probe from.
     pub fn http_get(&self, to: SocketAddr, path: &str) -> Result<HttpAnswer> {
-        let mut stream = self.lb_netns.tcp_connect(to, Duration::from_secs(3))?;
-        stream.set_read_timeout(Some(Duration::from_secs(3)))?;
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n"
-        )?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        parse_http(&text).with_context(|| format!("answer of {to}: {text:?}"))
+        http_get(&self.lb_netns, to, path)
+    }
+
+    /// Asks an HTTP port from a node, loopback included.
+    pub fn http_get_on_node(&self, node: &str, to: SocketAddr, path: &str) -> Result<HttpAnswer> {
+        http_get(self.kubelet(node)?.node().netns(), to, path)
     }
 
     /// Ports of a range on an address that accept a connection from the client outside.
@@ -57,6 +54,18 @@ impl World {
         };
         range.filter(open).collect()
     }
+}
+
+fn http_get(netns: &Netns, to: SocketAddr, path: &str) -> Result<HttpAnswer> {
+    let mut stream = netns.tcp_connect(to, Duration::from_secs(3))?;
+    stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    parse_http(&text).with_context(|| format!("answer of {to}: {text:?}"))
 }
 
 fn run_in(netns: &Netns, program: &str, args: &[&str]) -> Result<String> {

@@ -1,7 +1,7 @@
 //! The parts of a world, each started by one function, in the order in which they need each other.
 
 use super::{
-    Controller, Folder, Journal, Objects, Programs, WorldConfig, address_pool, agent_name,
+    Controller, Folder, Journal, Objects, Programs, Proxy, WorldConfig, address_pool, agent_name,
 };
 use anyhow::{Context, Result};
 use e2e_apiserver::{
@@ -155,13 +155,13 @@ pub(super) async fn nodes(
         kubelets.push(Kubelet::start(plane.client(), fabric.add_node(name)?, kubelet).await?);
         plane
             .objects
-            .create(agent_pod(name, &agent, &kubeconfig))
+            .create(agent_pod(name, &agent, &kubeconfig, config.proxy))
             .await?;
     }
     Ok(kubelets)
 }
 
-fn agent_pod(node: &str, program: &Path, kubeconfig: &Path) -> Value {
+fn agent_pod(node: &str, program: &Path, kubeconfig: &Path, proxy: Proxy) -> Value {
     let cluster_cidr = Fabric::CLUSTER_CIDR.to_string();
     let socket = format!("@onehop-ready-{node}");
     json!({
@@ -171,7 +171,7 @@ fn agent_pod(node: &str, program: &Path, kubeconfig: &Path) -> Value {
             "nodeName": node, "hostNetwork": true,
             "containers": [{
                 "name": "agent", "image": "onehop-node-agent",
-                "args": ["--kubeconfig", kubeconfig, "--node-name", node, "--cluster-cidr", cluster_cidr, "--ready-socket", socket],
+                "args": ["--kubeconfig", kubeconfig, "--node-name", node, "--mode", proxy.flag(), "--cluster-cidr", cluster_cidr, "--ready-socket", socket],
                 "readinessProbe": {
                     "exec": {"command": [program, "ready", "--ready-socket", socket]},
                     "periodSeconds": 1,
@@ -186,7 +186,7 @@ pub(super) fn controller(
     fabric: &Fabric,
     plane: &ControlPlane,
     folder: &Folder,
-    clock: Clock,
+    proxy: Proxy,
 ) -> Result<Controller> {
     let kubeconfig = plane.kubeconfig(folder, "controller")?;
     let endpoint = format!("http://{CLOUD}");
@@ -194,6 +194,7 @@ pub(super) fn controller(
         ("--provider", "local"),
         ("--local-endpoint", &endpoint),
         ("--install-id", "e2e"),
+        ("--proxy", proxy.flag()),
         ("--switch-tail-seconds", SWITCH_TAIL_SECONDS),
         ("--kubeconfig", &kubeconfig.to_string_lossy()),
     ];
@@ -204,6 +205,6 @@ pub(super) fn controller(
             .flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
             .collect(),
         folder.path().join("controller.log"),
-        clock,
+        plane.clock,
     )
 }

@@ -7,3 +7,4 @@ mod health_port;
 mod removal;
 mod support;
 mod terminating;
+mod ways_to_run;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use e2e_fabric::Netns;
 use onehop_e2e::{
     traffic::{Answer, Failure, FailureKind, SocketSource, Transport, ask_tcp, ask_udp},
-    world::{OnTerm, ServiceManifest, World, WorldConfig, pod, sockets_of},
+    world::{OnTerm, Proxy, ServiceManifest, World, WorldConfig, pod, sockets_of},
 };
 use std::{
     collections::BTreeMap,
@@ -97,9 +97,18 @@ impl Deref for PodOnA {
     }
 }
 
-/// Makes the world.
+/// Makes the world, with agents beside a kube-proxy.
 pub(crate) async fn world_with_pod_on_a() -> Result<PodOnA> {
-    let world = World::start(WorldConfig::default()).await?;
+    world_with_pod_on_a_by(Proxy::Beside).await
+}
+
+/// Makes the world, with agents that run this way.
+pub(crate) async fn world_with_pod_on_a_by(proxy: Proxy) -> Result<PodOnA> {
+    let config = WorldConfig {
+        proxy,
+        ..WorldConfig::default()
+    };
+    let world = World::start(config).await?;
     let pods = [
         ("web", "web", "a"),
         ("ask-a", "ask", "a"),
