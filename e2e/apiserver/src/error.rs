@@ -218,21 +218,6 @@ impl ApiError {
         error
     }
 
-    /// 429: the disruption budget or a fault rule asks the client to wait.
-    pub(crate) fn too_many_requests(message: impl Into<String>, seconds: u32) -> Self {
-        let mut error = Self::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "TooManyRequests",
-            message.into(),
-        );
-        error.details = if seconds == 0 {
-            json!({})
-        } else {
-            json!({ "retryAfterSeconds": seconds })
-        };
-        error
-    }
-
     /// 500 for what apimachinery has no reason for.
     pub(crate) fn unknown(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message.into())

@@ -79,6 +79,10 @@ pub(crate) struct Conversion {
 }
 
 /// One served kind in one version.
+#[allow(
+    clippy::struct_field_names,
+    reason = "the API's own words: `kind`, `listKind`"
+)]
 pub(crate) struct Kind {
     pub(crate) group: Cow<'static, str>,
     pub(crate) version: Cow<'static, str>,
@@ -124,7 +128,7 @@ impl Kind {
         self.traits.contains(&what)
     }
 
-    /// True for a kind made by a CustomResourceDefinition.
+    /// True for a kind made by a `CustomResourceDefinition`.
     pub(crate) fn is_custom(&self) -> bool {
         self.schema.is_some()
     }

@@ -189,7 +189,9 @@ impl Kinds {
     /// All built-in kinds.
     pub(crate) fn built_in() -> Self {
         let mut kinds = Self::default();
-        ROWS.iter().for_each(|row| kinds.insert(row.build()));
+        for row in ROWS {
+            kinds.insert(row.build());
+        }
         kinds
     }
 

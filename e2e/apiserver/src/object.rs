@@ -20,11 +20,6 @@ pub(crate) fn int_at(value: &Value, path: &[&str]) -> Option<i64> {
     at(value, path).as_i64()
 }
 
-/// Boolean at a path, false if absent.
-pub(crate) fn bool_at(value: &Value, path: &[&str]) -> bool {
-    at(value, path).as_bool().unwrap_or_default()
-}
-
 /// List at a path, empty if absent.
 pub(crate) fn list_at<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
     at(value, path).as_array().map_or(&[], Vec::as_slice)

@@ -87,9 +87,9 @@ fn prune(schema: &Value, value: &mut Value) {
             }
         }
         Value::Array(items) if schema["items"].is_object() => {
-            items
-                .iter_mut()
-                .for_each(|item| prune(&schema["items"], item));
+            for item in items {
+                prune(&schema["items"], item);
+            }
         }
         _ => {}
     }

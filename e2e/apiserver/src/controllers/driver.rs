@@ -74,7 +74,9 @@ impl<C: Controller> Driver<C> {
             later: BTreeMap::new(),
             failures: BTreeMap::new(),
         };
-        present.iter().for_each(|change| driver.take(change));
+        for change in &present {
+            driver.take(change);
+        }
         driver
     }
 

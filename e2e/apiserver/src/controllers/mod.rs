@@ -60,7 +60,7 @@ impl ApiServer {
             options,
             stop: &stop,
         };
-        start.one(scheduler::Scheduler::default());
+        start.one(scheduler::Scheduler);
         start.one(deployment::Deployments);
         start.one(replica_set::ReplicaSets);
         start.one(slices::Slices::default());

@@ -195,7 +195,7 @@ fn evict(desk: &Desk, node: &Value, now: Time) -> Result<Option<Duration>> {
             .min();
         match deadline {
             Some(deadline) if deadline <= now => {
-                desk.delete("pods", &pod, DeleteOptions::default())?
+                desk.delete("pods", &pod, DeleteOptions::default())?;
             }
             Some(deadline) => {
                 let wait = deadline.since(now);

@@ -88,7 +88,7 @@ fn plan_family(
         let node = nodes.get(str_at(pod, &["spec", "nodeName"]));
         let tolerant = service["spec"]["publishNotReadyAddresses"] == true;
         let endpoint = endpoint(service, pod, node.map(Arc::as_ref), family);
-        let addressed = list_at(pod, &["status", "podIPs"]).len() > 0;
+        let addressed = !list_at(pod, &["status", "podIPs"]).is_empty();
         if addressed && node.is_none() && !tolerant {
             plan.missing_node = Some(object::key_of(pod));
             continue;
@@ -172,9 +172,9 @@ impl Changes {
             next["endpoints"] = kept.into();
             next["metadata"]["labels"] = labels.clone();
             if next == **slice {
-                unchanged.push(next)
+                unchanged.push(next);
             } else {
-                updated.push(next)
+                updated.push(next);
             }
         }
         // Slices that are written anyway take new endpoints first, the fullest before others.
@@ -199,9 +199,9 @@ impl Changes {
             };
             top_up(&mut slice, &mut endpoints);
             if object::name(&slice).is_empty() {
-                self.create.push(slice)
+                self.create.push(slice);
             } else {
-                updated.push(slice)
+                updated.push(slice);
             }
         }
         self.update.append(&mut updated);

@@ -159,7 +159,7 @@ fn carry_out(desk: &Desk, namespace: &str, plan: Plan, trigger: Option<Time>) ->
         if let Some(annotations) = annotations.as_object_mut() {
             match trigger {
                 Some(time) => {
-                    drop(annotations.insert(TRIGGER_TIME.into(), time.to_string().into()))
+                    drop(annotations.insert(TRIGGER_TIME.into(), time.to_string().into()));
                 }
                 None => drop(annotations.remove(TRIGGER_TIME)),
             }

@@ -6,8 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::{Map, Value, json};
 
 use super::default;
-use crate::alloc::Allocations;
-use crate::error::{FieldError, Result};
+use crate::error::FieldError;
 use crate::kind::{Hooks, Kind, ScalePaths, Trait};
 use crate::kinds::typed;
 use crate::object::{self, list_at, map_mut, str_at};
@@ -36,14 +35,17 @@ pub(crate) static HOOKS: Hooks = Hooks {
         default(names, "singular", kind.to_lowercase());
         default(names, "listKind", format!("{kind}List"));
     },
-    prepare,
+    prepare: |_, crd, old| {
+        prepare(crd, old);
+        Ok(())
+    },
     validate,
     decode: typed::<CustomResourceDefinition>,
     ..Hooks::PLAIN
 };
 
 /// Names are accepted and the kind established at once: there is no other API server to agree with.
-fn prepare(_: &mut Allocations, crd: &mut Value, old: Option<&Value>) -> Result<()> {
+fn prepare(crd: &mut Value, old: Option<&Value>) {
     let since = object::str_at(old.unwrap_or(crd), &["metadata", "creationTimestamp"]).to_owned();
     let condition = |kind: &str, reason: &str, message: &str| {
         json!({
@@ -71,7 +73,6 @@ fn prepare(_: &mut Allocations, crd: &mut Value, old: Option<&Value>) -> Result<
         ],
         "storedVersions": versions,
     });
-    Ok(())
 }
 
 fn validate(crd: &Value, _old: Option<&Value>) -> Vec<FieldError> {

@@ -3,8 +3,6 @@
 use k8s_openapi::api::core::v1::Namespace;
 use serde_json::{Value, json};
 
-use crate::alloc::Allocations;
-use crate::error::Result;
 use crate::kind::Hooks;
 use crate::kinds::typed;
 use crate::object::{self, is_deleting, map_mut};
@@ -20,13 +18,16 @@ pub(crate) static HOOKS: Hooks = Hooks {
                 .insert("kubernetes.io/metadata.name".into(), name.into());
         }
     },
-    prepare,
+    prepare: |_, namespace, old| {
+        prepare(namespace, old);
+        Ok(())
+    },
     fields: &["status.phase", "name"],
     decode: typed::<Namespace>,
     ..Hooks::PLAIN
 };
 
-fn prepare(_: &mut Allocations, namespace: &mut Value, old: Option<&Value>) -> Result<()> {
+fn prepare(namespace: &mut Value, old: Option<&Value>) {
     match old {
         None => {
             namespace["status"] = json!({"phase": "Active"});
@@ -34,9 +35,8 @@ fn prepare(_: &mut Allocations, namespace: &mut Value, old: Option<&Value>) -> R
         }
         // Only the finalize subresource changes this list, and it is for a namespace that goes away.
         Some(old) if !is_deleting(old) => {
-            namespace["spec"]["finalizers"] = old["spec"]["finalizers"].clone()
+            namespace["spec"]["finalizers"] = old["spec"]["finalizers"].clone();
         }
         Some(_) => {}
     }
-    Ok(())
 }

@@ -4,8 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value, json};
 
 use super::{default, each_map};
-use crate::alloc::Allocations;
-use crate::error::{FieldError, Result};
+use crate::error::FieldError;
 use crate::kind::Hooks;
 use crate::kinds::typed;
 use crate::object::{int_at, list_at, map_mut, str_at};
@@ -19,7 +18,10 @@ pub(crate) static HOOKS: Hooks = Hooks {
             default_requests(spec);
         }
     },
-    prepare,
+    prepare: |_, pod, old| {
+        prepare(pod, old);
+        Ok(())
+    },
     validate,
     fields: &[
         "spec.nodeName",
@@ -140,7 +142,7 @@ fn default_requests(spec: &mut Map<String, Value>) {
     }
 }
 
-fn prepare(_: &mut Allocations, pod: &mut Value, old: Option<&Value>) -> Result<()> {
+fn prepare(pod: &mut Value, old: Option<&Value>) {
     if old.is_none() {
         let class = qos_class(pod);
         pod["status"] = json!({"phase": "Pending", "qosClass": class});
@@ -159,7 +161,6 @@ fn prepare(_: &mut Allocations, pod: &mut Value, old: Option<&Value>) -> Result<
             add_toleration(account, key);
         }
     }
-    Ok(())
 }
 
 /// Every pod bears a node that is away for five minutes (admission plugin `DefaultTolerationSeconds`).

@@ -281,9 +281,9 @@ fn drop_fields_of_old_type(service: &mut Value, old: &Value) {
         && !after.needs_node_ports()
         && service_ports::has_no_new_node_port(old, service);
     let spec = spec_mut(service);
-    dropped
-        .into_iter()
-        .for_each(|field| drop(spec.remove(field)));
+    for field in dropped {
+        spec.remove(field);
+    }
     if node_ports {
         each_map(spec, "ports").for_each(|port| drop(port.remove("nodePort")));
     }

@@ -74,7 +74,7 @@ fn check_ports(spec: Spec, errors: &mut Vec<FieldError>) {
         let path = format!("spec.ports[{index}]");
         match port["name"].as_str() {
             None if ports.len() > 1 => {
-                errors.push(FieldError::required(format!("{path}.name"), ""))
+                errors.push(FieldError::required(format!("{path}.name"), ""));
             }
             None => {}
             Some(name) => {

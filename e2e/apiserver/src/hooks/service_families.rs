@@ -92,7 +92,7 @@ fn default_policy(service: &mut Value, before: Option<Spec>) {
     spec_mut(service).insert("ipFamilyPolicy".into(), policy.into());
 }
 
-/// SingleStack gives the second address and family back; any other policy must say so.
+/// `SingleStack` gives the second address and family back; any other policy must say so.
 fn release_second(service: &mut Value, before: Spec, errors: &mut Vec<FieldError>) {
     let after = Spec(&service["spec"].clone());
     let policy = after.text("ipFamilyPolicy");

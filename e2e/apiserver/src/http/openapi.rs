@@ -1,4 +1,4 @@
-//! As much of OpenAPI v3 as kubectl asks for: that every kind can be patched with `fieldValidation`.
+//! As much of `OpenAPI` v3 as kubectl asks for: that every kind can be patched with `fieldValidation`.
 //!
 //! The schemas themselves are not served: kubectl then leaves the checks of fields to the server.
 

@@ -26,10 +26,10 @@ use crate::server::ApiServer;
 use crate::store::{Change, Compacted};
 
 /// Time between bookmarks, and how long before its end a watch sends the last one.
-const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// End of a watch that asks for none.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// One open watch.
 struct Watch {
@@ -227,7 +227,9 @@ impl Watch {
         match state.store.since(&self.kind.table, self.cursor) {
             Ok(changes) => {
                 self.cursor = self.cursor.max(state.store.version());
-                changes.iter().for_each(|change| self.send(change));
+                for change in &changes {
+                    self.send(change);
+                }
             }
             Err(Compacted { oldest }) => {
                 let error = ApiError::expired(format!(

@@ -239,9 +239,9 @@ impl Comparison {
             _ => {}
         }
         if added {
-            self.added.insert(path)
+            self.added.insert(path);
         } else {
-            self.removed.insert(path)
+            self.removed.insert(path);
         }
     }
 }

@@ -66,9 +66,9 @@ impl FieldSet {
         };
         let node = self.nodes.entry(first.clone()).or_default();
         if rest.is_empty() {
-            node.member = true
+            node.member = true;
         } else {
-            node.below.insert(rest)
+            node.below.insert(rest);
         }
     }
 

@@ -70,11 +70,11 @@ impl State {
     pub(crate) fn list(&self, kind: &Kind, namespace: &str, options: &ListOptions) -> Result<Page> {
         check_options(options)?;
         let current = self.store.version();
-        let (version, start) = if !options.continue_token.is_empty() {
+        let (version, start) = if options.continue_token.is_empty() {
+            (self.version_to_list(options)?, String::new())
+        } else {
             let token = Token::decode(&options.continue_token)?;
             (token.version, token.start)
-        } else {
-            (self.version_to_list(options)?, String::new())
         };
         let matching = |(_, object): &(&str, &Arc<Value>)| options.selector.matches(object);
         let prefix = if namespace.is_empty() {
@@ -85,7 +85,7 @@ impl State {
         let past;
         let mut found: Vec<(&str, &Arc<Value>)> = if version == current {
             let all = self.store.list(&kind.table, namespace);
-            Vec::from_iter(all.map(|object| ("", object)))
+            all.map(|object| ("", object)).collect()
         } else {
             past = self
                 .store

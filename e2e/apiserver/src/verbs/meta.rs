@@ -35,7 +35,7 @@ pub(crate) fn decode(kind: &Kind, mut body: Value) -> Result<Value> {
         )));
     }
     check_types(kind, &body)?;
-    normalise(kind, body)
+    Ok(normalise(kind, body))
 }
 
 fn check_types(kind: &Kind, body: &Value) -> Result<()> {
@@ -57,7 +57,7 @@ fn check_types(kind: &Kind, body: &Value) -> Result<()> {
     }
 }
 
-fn normalise(kind: &Kind, mut body: Value) -> Result<Value> {
+fn normalise(kind: &Kind, mut body: Value) -> Value {
     match &kind.schema {
         Some(schema) => {
             object::drop_nulls(meta_mut(&mut body).entry("labels").or_insert(Value::Null));
@@ -90,7 +90,7 @@ fn normalise(kind: &Kind, mut body: Value) -> Result<Value> {
         body = (conversion.to_stored)(body);
     }
     (kind.hooks.default)(&mut body);
-    Ok(body)
+    body
 }
 
 /// The stored object as a version shows it.

@@ -55,20 +55,17 @@ impl State {
         let kind = call.kind.clone();
         keep_metadata(&mut new, old);
         let mut errors;
-        match call.part {
-            Part::Status => {
-                keep_all_but_status(&kind, &mut new, old);
-                errors = (kind.hooks.validate_status)(&new, old);
+        if call.part == Part::Status {
+            keep_all_but_status(&kind, &mut new, old);
+            errors = (kind.hooks.validate_status)(&new, old);
+        } else {
+            if kind.has(Trait::Status) && call.part != Part::Finalize {
+                let status = old["status"].clone();
+                set_or_remove(&mut new, "status", status);
             }
-            _ => {
-                if kind.has(Trait::Status) && call.part != Part::Finalize {
-                    let status = old["status"].clone();
-                    set_or_remove(&mut new, "status", status);
-                }
-                (kind.hooks.prepare)(&mut self.allocations, &mut new, Some(old))?;
-                errors = meta::validate_metadata(&kind, &new);
-                errors.extend((kind.hooks.validate)(&new, Some(old)));
-            }
+            (kind.hooks.prepare)(&mut self.allocations, &mut new, Some(old))?;
+            errors = meta::validate_metadata(&kind, &new);
+            errors.extend((kind.hooks.validate)(&new, Some(old)));
         }
         errors.extend(meta::validate_metadata_update(&new, old));
         errors.extend(kind.schema.iter().flat_map(|schema| schema.validate(&new)));

@@ -148,7 +148,7 @@ where
     while let Ok(Some(event)) = events.try_next().await {
         match event {
             WatchEvent::Added(one) | WatchEvent::Modified(one) => {
-                drop(known.insert(one.name_any(), one))
+                drop(known.insert(one.name_any(), one));
             }
             WatchEvent::Deleted(one) => drop(known.remove(&one.name_any())),
             _ => {}

@@ -151,6 +151,7 @@ async fn refused(spec: Value) -> (String, String) {
 }
 
 #[tokio::test]
+#[allow(clippy::too_many_lines, reason = "a table of cases")]
 async fn wrong_services_are_refused_with_field_and_reason() {
     let cases = [
         (json!({}), "spec.ports", "Required value"),

@@ -348,7 +348,7 @@ async fn writers_at_once_lose_nothing_and_are_seen_in_order() {
                     match api.replace("a", &PostParams::default(), &map).await {
                         Ok(_) => break,
                         Err(kube::Error::Api(status)) if status.is_conflict() => {
-                            tokio::task::yield_now().await
+                            tokio::task::yield_now().await;
                         }
                         Err(error) => panic!("{error}"),
                     }

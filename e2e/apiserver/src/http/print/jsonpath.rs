@@ -1,4 +1,4 @@
-//! The part of JSONPath that columns of custom kinds use: fields, indexes, `[*]` and `[?(@.a=="b")]`.
+//! The part of `JSONPath` that columns of custom kinds use: fields, indexes, `[*]` and `[?(@.a=="b")]`.
 
 use serde_json::Value;
 

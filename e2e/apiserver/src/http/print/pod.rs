@@ -59,7 +59,7 @@ impl Summary {
             let state = &container["state"];
             let waiting = str_at(state, &["waiting", "reason"]);
             if !waiting.is_empty() {
-                self.reason = waiting.to_owned();
+                waiting.clone_into(&mut self.reason);
             } else if let Some(end) = state["terminated"].as_object() {
                 let end = Value::Object(end.clone());
                 self.reason = end_reason(&end);
