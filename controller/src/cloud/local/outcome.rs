@@ -20,7 +20,7 @@ pub(super) fn outcome(intent: &Intent, seen: &Observed, now: Time) -> Outcome {
         let mut count = PortCount::default();
         for group in groups_of(intent, &port.key(), seen) {
             resources.push(("group", group.id.clone(), group.generation));
-            let decision = decide(intent, group, now);
+            let decision = decide(intent, group, seen, now);
             if group.retired.is_none() {
                 count.held += amount(decision.with(Action::Hold).count());
                 mass_removal = mass_removal.or(decision.mass_removal);

@@ -144,7 +144,7 @@ impl Planner<'_> {
                 if group.spec != wanted {
                     self.steps.push(LocalStep::AdjustGroup(wanted.clone()));
                 }
-                self.membership(&wanted.name, &decide(intent, group, self.now));
+                self.membership(&wanted.name, &decide(intent, group, self.seen, self.now));
             }
         }
         self.listener(intent, port, balancer, (&wanted, current));
@@ -244,13 +244,19 @@ impl Planner<'_> {
             }
             if self.seen.in_use(group) {
                 // Still serves: its members go on being cared for until the switch.
-                self.membership(&group.spec.name, &decide(intent, group, self.now));
+                self.membership(
+                    &group.spec.name,
+                    &decide(intent, group, self.seen, self.now),
+                );
                 continue;
             }
             match group.retired {
                 None => self.retire(group),
                 Some(since) if since + self.settings.switch_tail > self.now => {
-                    self.membership(&group.spec.name, &decide(intent, group, self.now));
+                    self.membership(
+                        &group.spec.name,
+                        &decide(intent, group, self.seen, self.now),
+                    );
                 }
                 Some(_) => self.wind_up(group),
             }

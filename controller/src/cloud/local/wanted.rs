@@ -58,11 +58,28 @@ pub fn groups_of<'a>(
         .filter(move |g| g.uid == uid && g.port == port)
 }
 
-/// The membership policy's answer for a group that exists.
-pub fn decide(intent: &Intent, group: &Group, now: Time) -> Decision {
-    let members = intent.explained(&group.port, group.spec.mode, group.targets.keys());
-    let policy = policy(intent, &group.port, &group.spec);
+/// The membership policy's answer for a group that exists. A group whose port is gone keeps its
+/// targets: it takes the flows that are under way until it goes as a whole.
+pub fn decide(intent: &Intent, group: &Group, seen: &Observed, now: Time) -> Decision {
+    let Some(port) = port_of(intent, group, seen) else {
+        return Decision::default();
+    };
+    let members = intent.explained(&port, group.spec.mode, group.targets.keys());
+    let policy = policy(intent, &port, &group.spec);
     membership::decide(&policy, &members, &group.targets, intent.view, now)
+}
+
+/// The port whose members a group has: that of its name or, after a rename, the one that its
+/// listener is now.
+fn port_of(intent: &Intent, group: &Group, seen: &Observed) -> Option<PortKey> {
+    if intent.members.contains_key(&group.port) {
+        return Some(group.port.clone());
+    }
+    let mut listeners = seen.balancers.iter().flat_map(|b| &b.listeners);
+    let (listener, _) = listeners.find(|(_, id)| **id == group.id)?;
+    let mut ports = intent.spec.ports.iter();
+    let port = ports.find(|p| (p.port, p.protocol) == (listener.port, listener.protocol))?;
+    Some(port.key()).filter(|key| intent.members.contains_key(key))
 }
 
 /// The policy's numbers for a group of this kind.
@@ -184,7 +201,7 @@ pub fn next_look(
             .iter()
             .filter(|g| g.uid == intent.uid && g.retired.is_none())
         {
-            let decision = decide(intent, group, now);
+            let decision = decide(intent, group, seen, now);
             looks.extend(decision.next_look);
             if decision.with(Action::Hold).next().is_some() {
                 looks.push(now + SOON);

@@ -522,18 +522,19 @@ proptest! {
         }
     }
 
-    /// I2: whatever is asked for next, at no step does a listener lose its last usable target while
-    /// pods that were usable live on.
+    /// I2: whatever is asked for next (another mode, another name of the port), at no step does a
+    /// listener lose its last usable target while pods that were usable live on.
     #[test]
     fn i2_a_listener_is_never_left_without_a_target_that_serves(
-        modes in proptest::collection::vec(0..3usize, 1..5)
+        wishes in proptest::collection::vec((0..3usize, 0..2usize), 1..5)
     ) {
         let all = [TargetMode::Node, TargetMode::Vip, TargetMode::Pod];
         let pods = [(1, State::Ready), (2, State::Ready)];
         let first = intent(vec![http(TargetMode::Pod)], &pods);
         let (mut cloud, mut now) = converged(&first);
-        for mode in modes {
-            let next = intent(vec![http(all[mode])], &pods);
+        for (mode, name) in wishes {
+            let ports = vec![port(["http", "web"][name], Protocol::Tcp, 80, all[mode])];
+            let next = intent(ports, &pods);
             for _ in 0..12 {
                 let plan = plan(&settings(), &service(), Some(&next), &cloud.seen, now);
                 for lane in Lane::ALL {
