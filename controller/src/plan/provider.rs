@@ -194,6 +194,6 @@ pub trait Provider: Send + Sync + 'static {
     /// What to say about one Service of the shard. Pure.
     fn outcome(&self, intent: &Intent, seen: &Self::Observed, now: Time) -> Outcome;
 
-    /// Whether nothing of this Service is left. Pure.
-    fn is_gone(&self, service: &ServiceKey, seen: &Self::Observed) -> bool;
+    /// UIDs of the Services of this name of which something is left. Pure.
+    fn left_of(&self, service: &ServiceKey, seen: &Self::Observed) -> BTreeSet<ServiceUid>;
 }

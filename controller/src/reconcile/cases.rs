@@ -9,6 +9,7 @@ use onehop_core::id::ServiceKey;
 
 use super::memory::Memory;
 use super::{Reconciler, lock};
+use crate::cloud::local::address::Holder;
 use crate::index::KnownService;
 use crate::plan::{Intent, Provider, Refusal};
 use crate::snapshot::{self, Standing};
@@ -70,7 +71,9 @@ impl<P: Provider> Reconciler<P> {
                         .set(i64::try_from(book.in_use()).unwrap_or(i64::MAX));
                     placed.unwrap_or_else(|refusal| {
                         refusals.push(refusal);
-                        Vec::new()
+                        // What it has stays, and so does the care for its targets (C-13, C-27).
+                        let (service, uid) = (service.spec.key.clone(), service.spec.uid.clone());
+                        book.held_by(&Holder { service, uid }).into_iter().collect()
                     })
                 });
                 let spec = resolution.spec;

@@ -29,13 +29,22 @@ impl<P: Provider> Reconciler<P> {
     ) -> Option<Time> {
         let mut left = false;
         for case in cases {
-            let (key, gone) = match case {
-                Case::Leaving(service, _) => (&service.spec.key, true),
-                Case::Absent(key, _) => (key, true),
-                Case::Ours(wanted) => (&wanted.service.spec.key, false),
+            let key = match case {
+                Case::Leaving(service, _) => &service.spec.key,
+                Case::Absent(key, _) => key,
+                Case::Ours(wanted) => {
+                    let spec = &wanted.service.spec;
+                    if mark.is_quiet() {
+                        let mut keep = self.provider.left_of(&spec.key, seen);
+                        keep.insert(spec.uid.clone());
+                        self.free(&spec.key, &keep);
+                    }
+                    left = true;
+                    continue;
+                }
                 Case::Foreign => continue,
             };
-            if !gone || !mark.is_quiet() || !self.provider.is_gone(key, seen) {
+            if !mark.is_quiet() || !self.provider.left_of(key, seen).is_empty() {
                 left = true;
                 continue;
             }
@@ -53,17 +62,14 @@ impl<P: Provider> Reconciler<P> {
         match case {
             Case::Leaving(service, object) => {
                 let spec = &service.spec;
-                self.release(&spec.key, &spec.uid, object.as_ref()).await?;
+                self.release(&spec.key, object.as_ref()).await?;
                 if spec.finalizers.iter().any(|f| f == SERVICE_FINALIZER) {
                     self.writer.remove_finalizer(spec).await?;
                 }
                 let message = "Deleted load balancer";
                 self.tell(spec, Severity::Normal, "DeletedLoadBalancer", message);
             }
-            Case::Absent(key, Some(object)) => {
-                self.release(key, &object.spec.service_uid, Some(object))
-                    .await?;
-            }
+            Case::Absent(key, Some(object)) => self.release(key, Some(object)).await?,
             Case::Absent(..) | Case::Ours(_) | Case::Foreign => {}
         }
         Ok(())
@@ -72,20 +78,27 @@ impl<P: Provider> Reconciler<P> {
     async fn release(
         &self,
         key: &ServiceKey,
-        uid: &ServiceUid,
         object: Option<&Arc<LoadBalancer>>,
     ) -> Result<(), WriteError> {
+        self.free(key, &BTreeSet::new());
+        match object {
+            Some(object) => self.writer.release_balancer(object).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Frees the addresses of all Services that had this name, but of those UIDs: an earlier one may
+    /// have gone without our finalizer. A freed address may be what others wait for (C-23).
+    fn free(&self, key: &ServiceKey, keep: &BTreeSet<ServiceUid>) {
         {
             let mut book = lock(&self.book);
-            book.release(key, uid);
+            if !book.release(key, keep) {
+                return;
+            }
             self.measures
                 .addresses
                 .set(i64::try_from(book.in_use()).unwrap_or(i64::MAX));
         }
-        if let Some(object) = object {
-            self.writer.release_balancer(object).await?;
-        }
-        // A freed address may be what others wait for (C-23).
         let waiting: Vec<ServiceKey> = {
             let index = lock(&self.index);
             let waiting = index.services().filter(|s| s.spec.ingress.is_empty());
@@ -94,7 +107,6 @@ impl<P: Provider> Reconciler<P> {
         for service in waiting {
             self.touch_service(&service);
         }
-        Ok(())
     }
 
     /// Forgets a shard.

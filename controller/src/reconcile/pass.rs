@@ -176,7 +176,8 @@ impl<P: Provider> Reconciler<P> {
     fn may_delete_orphan(&self, shard: &P::Shard, seen: &P::Observed) -> bool {
         let services = self.provider.services(shard);
         let mut suspects = lock(&self.suspects);
-        if services.iter().all(|key| self.provider.is_gone(key, seen)) {
+        let is_gone = |key| self.provider.left_of(key, seen).is_empty();
+        if services.iter().all(is_gone) {
             suspects.remove(shard);
         } else if suspects.insert(shard.clone(), Suspicion::Orphan) != Some(Suspicion::Orphan) {
             tracing::warn!(%shard, "cloud objects of ours which no Service wants");

@@ -6,6 +6,7 @@
     reason = "helpers of tests fail the test"
 )]
 
+mod addresses;
 mod world;
 
 use std::collections::BTreeMap;

@@ -234,6 +234,11 @@ impl World {
         }
     }
 
+    /// A client with every right.
+    pub(crate) fn admin(&self) -> Client {
+        self.client.clone()
+    }
+
     /// A namespaced API of the namespace that all tests use.
     pub(crate) fn api<K>(&self) -> Api<K>
     where

@@ -39,10 +39,13 @@ impl AddressBook {
         }
     }
 
-    /// Frees every address of this Service.
-    pub fn release(&mut self, service: &ServiceKey, uid: &ServiceUid) {
+    /// Frees the addresses of every Service that has or had this name, but those of the UIDs in
+    /// `keep`. Returns whether any was freed.
+    pub fn release(&mut self, service: &ServiceKey, keep: &BTreeSet<ServiceUid>) -> bool {
+        let before = self.holders.len();
         self.holders
-            .retain(|_, h| !(h.service == *service && h.uid == *uid));
+            .retain(|_, h| h.service != *service || keep.contains(&h.uid));
+        self.holders.len() < before
     }
 
     /// Who holds an address.

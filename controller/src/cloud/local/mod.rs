@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use onehop_core::crd::{AddressPool, LoadBalancerSpec};
-use onehop_core::id::{IpFamily, ServiceKey};
+use onehop_core::id::{IpFamily, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -130,8 +130,12 @@ impl Provider for Local {
         outcome::outcome(intent, seen, now)
     }
 
-    fn is_gone(&self, _service: &ServiceKey, seen: &Observed) -> bool {
-        seen.is_empty()
+    fn left_of(&self, _service: &ServiceKey, seen: &Observed) -> BTreeSet<ServiceUid> {
+        let balancers = seen.balancers.iter().map(|b| &b.uid);
+        balancers
+            .chain(seen.groups.iter().map(|g| &g.uid))
+            .cloned()
+            .collect()
     }
 }
 

@@ -65,7 +65,7 @@ fn c24_what_a_service_holds_stays_when_others_go_and_pools_change() {
     let pools = [pool("a", 1, &["10.0.0.1-10.0.0.9"])];
     allocate(&one(), &holder("x"), &pools, &mut book).unwrap();
     let before = allocate(&one(), &holder("y"), &pools, &mut book).unwrap();
-    book.release(&holder("x").service, &holder("x").uid);
+    assert!(book.release(&holder("x").service, &BTreeSet::new()));
     let other = [pool("0", 1, &["10.9.0.1/32"])];
     let after = allocate(&one(), &holder("y"), &other, &mut book).unwrap();
     assert_eq!(
