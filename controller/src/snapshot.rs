@@ -158,7 +158,7 @@ fn pods(
 ) -> Members {
     let family = family(service);
     let list = endpoints
-        .port(family, &port.key)
+        .of(service, port, family)
         .iter()
         .map(|endpoint| Member {
             key: TargetKey {
@@ -246,7 +246,7 @@ fn nodes(
     });
     let at_most_healthy = (service.external_policy == TrafficPolicy::Local).then(|| {
         let ready = endpoints
-            .port(family, &port.key)
+            .of(service, port, family)
             .iter()
             .filter(|e| e.conditions.ready);
         ready

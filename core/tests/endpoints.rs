@@ -3,6 +3,7 @@
 
 use onehop_core::endpoint::{Conditions, Endpoints, Slice, SliceProblem};
 use onehop_core::id::{IpFamily, NodeName, PortKey, Protocol, ServiceKey};
+use onehop_core::service::ServiceSpec;
 use serde_json::{Value, json};
 
 fn slice(name: &str, endpoints: Value) -> Value {
@@ -212,4 +213,60 @@ fn the_pod_behind_an_endpoint_is_known_by_its_uid() {
     let pod = endpoint.pod.as_ref().unwrap();
     assert_eq!((pod.uid.as_str(), &*pod.name), ("p1", "web-1"));
     assert_eq!(endpoint.zone.as_ref().unwrap().as_str(), "a");
+    let by_hand = json!([{
+        "addresses": ["10.244.0.1"],
+        "targetRef": { "kind": "Pod", "name": "web-1" },
+    }]);
+    let merged = merge(&[slice("web-1", by_hand)]);
+    let endpoint = &merged.port(IpFamily::V4, &http())[0];
+    assert_eq!(endpoint.pod, None, "K-21: a name is no identity");
+}
+
+/// A Service with a selector whose ports are these: name, port, targetPort.
+fn service(selector: &Value, ports: &[(&str, u16, Value)]) -> ServiceSpec {
+    let port = |(name, port, target): &(&str, u16, Value)| json!({ "name": name, "port": port, "targetPort": target });
+    let ports: Vec<_> = ports.iter().map(port).collect();
+    let object = json!({
+        "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
+        "spec": { "selector": selector, "ports": ports },
+    });
+    let service = serde_json::from_value(object).expect("a Service");
+    ServiceSpec::read(&service).expect("readable").0
+}
+
+/// Numbers of the endpoints of each port of the Service, in order.
+fn served(service: &ServiceSpec, endpoints: &Endpoints) -> Vec<Vec<u16>> {
+    let numbers = |port| {
+        let list = endpoints.of(service, port, IpFamily::V4).iter();
+        list.map(|e| e.port).collect()
+    };
+    service.ports.iter().map(numbers).collect()
+}
+
+#[test]
+fn i2_a_renamed_port_keeps_its_endpoints_until_the_slices_follow() {
+    let endpoints = merge(&[slice("a", json!([{ "addresses": ["10.0.0.1"] }]))]);
+    let selector = json!({ "app": "web" });
+    let renamed = service(&selector, &[("web", 80, json!(8080))]);
+    assert_eq!(served(&renamed, &endpoints), [[8080]], "I2");
+    let with_second = service(
+        &selector,
+        &[("web", 80, json!(8080)), ("admin", 81, json!(9090))],
+    );
+    assert_eq!(
+        served(&with_second, &endpoints),
+        [vec![8080], vec![]],
+        "I2: a port that is really new gets no endpoint of another"
+    );
+    let beside = service(
+        &selector,
+        &[("http", 80, json!(8080)), ("more", 81, json!(8080))],
+    );
+    assert_eq!(
+        served(&beside, &endpoints),
+        [vec![8080], vec![]],
+        "a name that the Service still has is taken by its own port"
+    );
+    let by_hand = service(&json!(null), &[("web", 80, json!(8080))]);
+    assert_eq!(served(&by_hand, &endpoints), [[0_u16; 0]], "S-04");
 }

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 
 pub use self::slice::{Slice, SliceProblem};
 use crate::id::{IpFamily, NodeName, PodUid, PortKey, Zone};
+use crate::service::{ServicePort, ServiceSpec, TargetPort};
 
 /// Label that names the Service of a slice.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
@@ -147,6 +148,29 @@ impl Endpoints {
     /// Endpoints of one family for one port, ordered by address and port.
     pub fn port(&self, family: IpFamily, key: &PortKey) -> &[Endpoint] {
         self.ports(family).get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Endpoints of a port of a Service in one family.
+    ///
+    /// A port's new name is in the Service a moment before it is in the slices, and a second port
+    /// forces the first to take a name. Until the slices follow, a name which only they still have
+    /// stands for the port, if its endpoints are on the port's target number: a moment without endpoints
+    /// would be a moment of refused connections. Slices made by hand may never follow, so there a name
+    /// means what it says.
+    pub fn of(&self, service: &ServiceSpec, port: &ServicePort, family: IpFamily) -> &[Endpoint] {
+        let ports = self.ports(family);
+        if ports.contains_key(&port.key) || service.selector.is_empty() {
+            return self.port(family, &port.key);
+        }
+        let TargetPort::Number(number) = port.target else {
+            return &[];
+        };
+        let same = |list: &[Endpoint]| list.iter().all(|e| e.port == number);
+        ports
+            .iter()
+            .filter(|(key, _)| key.protocol == port.key.protocol && service.port(key).is_none())
+            .find(|(_, list)| same(list))
+            .map_or(&[], |(_, list)| list)
     }
 
     /// All ports of one family that have an entry in some slice.

@@ -195,10 +195,14 @@ fn read_endpoint(endpoint: &api::Endpoint, family: IpFamily) -> Result<SliceEndp
     };
     let conditions = endpoint.conditions.as_ref();
     let hints = endpoint.hints.as_ref();
-    let pod = endpoint
-        .target_ref
-        .as_ref()
-        .filter(|r| r.kind.as_deref() == Some("Pod"));
+    // A name alone is no identity: the next pod of a StatefulSet has it too (K-21).
+    let pod = endpoint.target_ref.as_ref().and_then(|r| {
+        let uid = r.uid.as_deref().filter(|uid| !uid.is_empty())?;
+        (r.kind.as_deref() == Some("Pod")).then(|| PodRef {
+            uid: PodUid::new(uid),
+            name: r.name.clone().unwrap_or_default(),
+        })
+    });
     Ok(SliceEndpoint {
         address,
         node: endpoint
@@ -230,9 +234,6 @@ fn read_endpoint(endpoint: &api::Endpoint, family: IpFamily) -> Result<SliceEndp
             serving: conditions.and_then(|c| c.serving).unwrap_or(true),
             terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
         },
-        pod: pod.map(|r| PodRef {
-            uid: PodUid::new(r.uid.as_deref().unwrap_or_default()),
-            name: r.name.clone().unwrap_or_default(),
-        }),
+        pod,
     })
 }

@@ -100,7 +100,7 @@ impl Port {
         here: &Here,
     ) -> Self {
         let policies = Policies::of(service, port, false);
-        let all = endpoints.port(family, &port.key);
+        let all = endpoints.of(service, port, family);
         let selection = select(policies, all, here);
         let serving = all.iter().filter(|endpoint| endpoint.conditions.serving);
         Self {
