@@ -127,9 +127,13 @@ impl Planner {
         while let Some(key) = queue.pop_first() {
             queue.extend(self.service(&key, state, &mut batch));
         }
+        // An address that the Node object names is the node's, whoever else names it: load balancers
+        // made of nodes publish it, and any user may write it into externalIPs. Others may be there
+        // for the sake of a Service alone (S-29).
+        let of_node = state.node().map_or(&[][..], |node| &node.addresses);
         let eligible = node_addresses
             .iter()
-            .filter(|addr| !self.claims.is_service_address(**addr))
+            .filter(|addr| of_node.contains(addr) || !self.claims.is_service_address(**addr))
             .map(|addr| {
                 (
                     (Family::of(*addr), SetId::NodePortIps, Key::Addr(*addr)),
