@@ -31,6 +31,9 @@ pub struct Args {
     /// Write what was found as JSON to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Leave everything running in the end, for kubectl, until Ctrl-C.
+    #[arg(long)]
+    keep: bool,
     /// Seed of every random choice; printed, so that a run can be repeated.
     #[arg(long)]
     seed: Option<u64>,
@@ -80,6 +83,10 @@ pub async fn run(args: Args) -> Result<()> {
         report = show(&world, &args, seed) => Some(report),
         () = interrupted() => None,
     };
+    if args.keep && matches!(report, Some(Ok(_))) {
+        let _serving = keep(&world)?;
+        interrupted().await;
+    }
     print::step("cleaning up");
     world.end().await?;
     let Some(report) = report.transpose()? else {
@@ -92,6 +99,13 @@ pub async fn run(args: Args) -> Result<()> {
         print::step(&format!("report written to {}", file.display()));
     }
     Ok(())
+}
+
+/// Opens the API server to programs of this machine, and says what to try.
+fn keep(world: &World) -> Result<e2e_apiserver::Serving> {
+    let (serving, kubeconfig) = world.serve_on_loopback()?;
+    print::things_to_try(world, &kubeconfig);
+    Ok(serving)
 }
 
 async fn interrupted() {
@@ -124,13 +138,13 @@ async fn show(world: &World, args: &Args, seed: u64) -> Result<Report> {
         modes: BTreeMap::new(),
     };
     for mode in modes {
-        let found = show_mode(world, mode).await?;
+        let found = show_mode(world, mode, args.keep).await?;
         report.modes.insert(mode.name().to_owned(), found);
     }
     Ok(report)
 }
 
-async fn show_mode(world: &World, mode: Mode) -> Result<ModeReport> {
+async fn show_mode(world: &World, mode: Mode, keep: bool) -> Result<ModeReport> {
     print::headline(&format!("target mode {}", mode.name()));
     let begun = world.clock.now();
     let graceful = OnTerm::ServeSeconds(GRACE_SECONDS);
@@ -165,11 +179,13 @@ async fn show_mode(world: &World, mode: Mode) -> Result<ModeReport> {
     let (hops, answers) = trace(world, address).await?;
     print::hops(world, address, &hops, &answers);
     let rollouts = show_rollouts(world, address).await?;
-    world.objects.delete_service(&name).await?;
-    world.service_gone(&name).await?;
-    print::step(&format!(
-        "Service {name} deleted: its load balancer, address and rules are gone"
-    ));
+    if !keep {
+        world.objects.delete_service(&name).await?;
+        world.service_gone(&name).await?;
+        print::step(&format!(
+            "Service {name} deleted: its load balancer, address and rules are gone"
+        ));
+    }
     let client_ip_seen = answers
         .first()
         .context("nothing answered")?

@@ -7,7 +7,7 @@ use crate::{
     world::World,
 };
 use onehop_core::time::Time;
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, time::Duration};
 
 /// A new part.
 pub(super) fn headline(what: &str) {
@@ -83,6 +83,23 @@ pub(super) fn rollout(kind: &str, report: &RolloutReport, from: Time, entries: &
             failure.target_state
         );
     }
+}
+
+/// What a person can do with a world that is kept.
+pub(super) fn things_to_try(world: &World, kubeconfig: &Path) {
+    headline("everything runs until Ctrl-C; in another terminal:");
+    println!("    export KUBECONFIG={}", kubeconfig.display());
+    println!("    kubectl get services,pods,olb -o wide");
+    println!("    kubectl rollout restart deployment/web && kubectl get olb -w");
+    let client = world.client.netns().name();
+    println!(
+        "    ip netns exec {client} bash -c 'read line </dev/tcp/198.51.100.10/80; echo $line'"
+    );
+    let node = world
+        .kubelets
+        .first()
+        .map_or("", |k| k.node().netns().name());
+    println!("    ip netns exec {node} nft list ruleset");
 }
 
 /// The whole in a table.

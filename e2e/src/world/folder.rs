@@ -1,26 +1,15 @@
 //! The folder of one world: kubeconfigs and logs of its programs. A world that ends well takes it along; one that
-//! fails leaves it, with the cloud's log and the pods' beside them.
+//! fails leaves it, with a report of its last state (see [`super::report`]).
 
-use super::Journal;
+use super::report::Sources;
 use anyhow::{Context, Result};
-use e2e_cloud::Cloud;
-use std::{
-    fmt::Write,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 
 /// A folder that is removed when dropped, unless its world failed and logs were asked for.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
     keep: bool,
-}
-
-/// What is written into a kept folder in the end.
-pub(super) struct Logs {
-    pub(super) cloud: Cloud,
-    pub(super) journal: Arc<Journal>,
 }
 
 impl Folder {
@@ -38,46 +27,30 @@ impl Folder {
     pub(super) fn done(&mut self) {
         self.keep = false;
     }
-
-    /// Adds the logs of the parts that live in this process.
-    pub(super) fn add(&self, logs: &Logs) -> std::io::Result<()> {
-        let cloud = logs.cloud.look(|engine| engine.log().json_lines());
-        std::fs::write(self.path.join("cloud.jsonl"), cloud)?;
-        let mut pods = String::new();
-        for event in logs.journal.events() {
-            // Writing to a String cannot fail, and an event that is no JSON would be a defect of its type.
-            let _ = writeln!(
-                pods,
-                "{}",
-                serde_json::to_string(&event).unwrap_or_default()
-            );
-        }
-        std::fs::write(self.path.join("pods.jsonl"), pods)
-    }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
         if self.keep {
-            eprintln!("logs of this world: {}", self.path.display());
+            eprintln!("report of this world: {}", self.path.display());
         } else if let Err(error) = std::fs::remove_dir_all(&self.path) {
             tracing::warn!(%error, folder = %self.path.display(), "the world's folder stays");
         }
     }
 }
 
-/// Writes the logs when the world is dropped without having ended well.
+/// Writes the report when the world is dropped without having ended well.
 pub(super) struct LastWords {
     pub(super) folder: Folder,
-    pub(super) logs: Logs,
+    pub(super) sources: Sources,
 }
 
 impl Drop for LastWords {
     fn drop(&mut self) {
         if self.folder.keep
-            && let Err(error) = self.folder.add(&self.logs)
+            && let Err(error) = self.sources.write(self.folder.path())
         {
-            tracing::warn!(%error, "the logs of the cloud and of the pods are lost");
+            tracing::warn!(%error, "the report of this world is not complete");
         }
     }
 }

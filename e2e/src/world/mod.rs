@@ -11,6 +11,7 @@ mod node_view;
 mod objects;
 mod programs;
 mod queries;
+mod report;
 mod sockets;
 mod start;
 mod wait;
@@ -27,14 +28,19 @@ pub use wait::eventually;
 
 use crate::traffic::SocketSource;
 use anyhow::{Context, Result};
+use e2e_apiserver::Serving;
 use e2e_cloud::{Cloud, NetNode};
 use e2e_fabric::{ClientNet, Fabric, FabricConfig, Netns, WorldTag};
 use e2e_kubelet::Kubelet;
-use folder::{Folder, LastWords, Logs};
+use folder::{Folder, LastWords};
 use kube::Client;
 use onehop_runtime::clock::Clock;
 use start::{ControlPlane, LocalCloud};
-use std::{net::Ipv4Addr, path::Path, sync::Arc};
+use std::{
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// The agents' two ways to run (crd.md section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,9 +138,11 @@ impl World {
         let controller = start::controller(&fabric, &plane, &folder, config.proxy)?;
         (config.progress)("controller");
         let client = fabric.add_client("client", true)?;
-        let logs = Logs {
+        let sources = report::Sources {
             cloud: local.cloud.clone(),
             journal: Arc::clone(&journal),
+            api: plane.api.clone(),
+            namespaces: namespaces(&fabric, &local, &kubelets, &client),
         };
         let world = Self {
             clock,
@@ -151,7 +159,7 @@ impl World {
             controller,
             plane,
             local,
-            last_words: LastWords { folder, logs },
+            last_words: LastWords { folder, sources },
             fabric,
         };
         world.agents_ready().await?;
@@ -172,6 +180,11 @@ impl World {
     /// A client of the API server with every right.
     pub fn kube(&self) -> Client {
         self.plane.client()
+    }
+
+    /// Serves the API on this machine's loopback, for kubectl; gives the kubeconfig of an administrator.
+    pub fn serve_on_loopback(&self) -> Result<(Serving, PathBuf)> {
+        self.plane.serve_on_loopback(&self.last_words.folder)
     }
 
     /// The kubelet of a node.
@@ -197,6 +210,23 @@ impl World {
         last_words.folder.done();
         Ok(())
     }
+}
+
+/// The namespaces that a report looks into; pods come and go and are not among them.
+fn namespaces(
+    fabric: &Fabric,
+    local: &LocalCloud,
+    kubelets: &[Kubelet],
+    client: &ClientNet,
+) -> Vec<Netns> {
+    let fixed = [
+        fabric.router().netns(),
+        fabric.management(),
+        local.lb_net.netns(),
+        client.netns(),
+    ];
+    let nodes = kubelets.iter().map(|k| k.node().netns());
+    fixed.into_iter().chain(nodes).cloned().collect()
 }
 
 /// Name of the agent's pod on a node.

@@ -18,7 +18,7 @@ use kube::Client;
 use onehop_runtime::clock::Clock;
 use serde_json::{Value, json};
 use std::{
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -79,8 +79,28 @@ impl ControlPlane {
     /// Writes a kubeconfig for a `ServiceAccount` of ours.
     fn kubeconfig(&self, folder: &Folder, account: &str) -> Result<PathBuf> {
         let identity = Identity::service_account("onehop-system", account);
-        let text = self.api.kubeconfig(&format!("https://{API}"), &identity)?;
-        let path = folder.path().join(format!("kubeconfig-{account}"));
+        self.write_kubeconfig(folder, account, API, &identity)
+    }
+
+    pub(super) fn serve_on_loopback(&self, folder: &Folder) -> Result<(Serving, PathBuf)> {
+        let listener =
+            std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on loopback")?;
+        let serving = self.api.serve_tls(listener, &[])?;
+        let path = self.write_kubeconfig(folder, "admin", serving.address(), &Identity::admin())?;
+        Ok((serving, path))
+    }
+
+    fn write_kubeconfig(
+        &self,
+        folder: &Folder,
+        name: &str,
+        server: SocketAddr,
+        identity: &Identity,
+    ) -> Result<PathBuf> {
+        let text = self
+            .api
+            .kubeconfig(&format!("https://{server}"), identity)?;
+        let path = folder.path().join(format!("kubeconfig-{name}"));
         std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
         Ok(path)
     }

@@ -1,0 +1,75 @@
+//! What a world leaves behind when it fails: topology, rules, routes and connections of each namespace, objects, and all
+//! event logs on one time axis. Written while the world still stands.
+
+use super::Journal;
+use e2e_apiserver::ApiServer;
+use e2e_cloud::Cloud;
+use e2e_fabric::Netns;
+use serde_json::{Value, json};
+use std::{fmt::Write, io, path::Path, process::Command, sync::Arc};
+
+/// Where a report's parts come from.
+pub(super) struct Sources {
+    pub(super) cloud: Cloud,
+    pub(super) journal: Arc<Journal>,
+    pub(super) api: ApiServer,
+    pub(super) namespaces: Vec<Netns>,
+}
+
+/// What is asked in every namespace. A judge that is not installed leaves its own message instead.
+const QUESTIONS: [(&str, &[&str]); 6] = [
+    ("addresses", &["ip", "address"]),
+    ("rules", &["ip", "rule"]),
+    ("routes", &["ip", "route", "show", "table", "all"]),
+    ("neighbours", &["ip", "neighbour"]),
+    ("ruleset", &["nft", "list", "ruleset"]),
+    ("conntrack", &["conntrack", "-L"]),
+];
+
+impl Sources {
+    /// Writes all files into `folder`.
+    pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
+        let mut guide = "enter a namespace while its world lives:\n".to_owned();
+        for netns in &self.namespaces {
+            let name = netns.name();
+            // Writing to a String cannot fail.
+            let _ = writeln!(guide, "  ip netns exec {name} bash");
+            let place = folder.join("namespaces").join(name);
+            std::fs::create_dir_all(&place)?;
+            for (file, command) in QUESTIONS {
+                std::fs::write(place.join(file), ask(netns, command))?;
+            }
+        }
+        std::fs::write(folder.join("README"), guide)?;
+        std::fs::write(folder.join("objects.json"), self.api.dump().to_string())?;
+        std::fs::write(folder.join("timeline.jsonl"), self.timeline())
+    }
+
+    /// The cloud's events and the kubelets' in the order of their time.
+    fn timeline(&self) -> String {
+        let cloud = self.cloud.events_after(0, usize::MAX).into_iter();
+        let cloud = cloud.map(|e| (e.wall_time, json!({"source": "cloud", "event": *e})));
+        let pods = self.journal.events().into_iter();
+        let pods = pods.map(|e| (e.at, json!({"source": "kubelet", "event": e})));
+        let mut lines: Vec<(_, Value)> = cloud.chain(pods).collect();
+        lines.sort_by_key(|(at, _)| *at);
+        lines.iter().fold(String::new(), |mut text, (at, line)| {
+            let _ = writeln!(text, "{{\"at\":\"{at}\",{}", &line.to_string()[1..]);
+            text
+        })
+    }
+}
+
+fn ask(netns: &Netns, command: &'static [&str]) -> String {
+    let answer = netns.run(move || {
+        let (program, args) = command.split_first()?;
+        Some(Command::new(program).args(args).output())
+    });
+    match answer {
+        Some(Ok(output)) => {
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+        }
+        Some(Err(error)) => format!("{}: {error}\n", command.join(" ")),
+        None => String::new(),
+    }
+}
