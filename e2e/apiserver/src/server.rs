@@ -1,5 +1,6 @@
 //! The server as its users see it: start, clients, identities, faults.
 
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -182,6 +183,15 @@ impl ApiServer {
     /// The version of the last write.
     pub fn resource_version(&self) -> u64 {
         self.state().store.version()
+    }
+
+    /// Every object that is stored, for reports.
+    pub fn dump(&self) -> Value {
+        let objects = self.state().store.snapshot();
+        objects
+            .iter()
+            .map(|change| change.object().clone())
+            .collect()
     }
 
     /// Ends every open watch, as a restart of the server or a proxy would.
