@@ -16,6 +16,7 @@ mod counters;
 mod drops;
 mod fabric;
 mod flows;
+mod floating;
 mod ip;
 mod lb;
 mod netns;

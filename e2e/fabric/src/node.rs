@@ -77,7 +77,8 @@ impl NodeNet {
             }),
         };
         node.configure()?;
-        tables::create_cni(node.netns(), Self::PRIMARY, PRIMARY_MARK)?;
+        let pods = crate::Fabric::CLUSTER_CIDR;
+        tables::create_cni(node.netns(), Self::PRIMARY, PRIMARY_MARK, pods)?;
         Ok(node)
     }
 

@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::drops::{Drop, DropLog, DropReason};
+use crate::floating::Deliveries;
 use crate::ip::Batch;
 use crate::lb::LbNet;
 use crate::netns::Netns;
@@ -27,6 +28,7 @@ struct Inner {
     drops: DropLog,
     // Address → the port that owns it. The one truth; routes and sets follow it.
     owners: Mutex<BTreeMap<Ipv4Addr, String>>,
+    deliveries: Mutex<Deliveries>,
 }
 
 /// How a new port is cabled.
@@ -59,6 +61,7 @@ impl Router {
                 table,
                 drops,
                 owners: Mutex::default(),
+                deliveries: Mutex::default(),
             }),
         })
     }
@@ -178,6 +181,17 @@ impl Router {
         let mut batch = Batch::default();
         batch.line(format!("route del {address}/32"));
         batch.run(&self.inner.ns)
+    }
+
+    pub(crate) fn table(&self) -> &RouterTable {
+        &self.inner.table
+    }
+
+    pub(crate) fn deliveries(&self) -> std::sync::MutexGuard<'_, Deliveries> {
+        self.inner
+            .deliveries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn owners(&self) -> std::sync::MutexGuard<'_, BTreeMap<Ipv4Addr, String>> {

@@ -4,6 +4,7 @@
 
 use std::net::Ipv4Addr;
 
+use ipnet::Ipv4Net;
 use onehop_nft::expr::{CT_STATE_NEW, FIB_DADDR, FIB_LOCAL, FibResult};
 use onehop_nft::{
     Batch, Chain, ChainType, CmpOp, CtDirection, Element, Expr, Field, FieldType, Hook, Reg, Rule,
@@ -11,10 +12,13 @@ use onehop_nft::{
 };
 
 use crate::drops::{DropReason, GROUP};
+use crate::floating::DELIVERED;
 use crate::netns::Netns;
 use crate::{Error, Result};
 
 const RAW: i32 = -300;
+/// After connection tracking, before everything that asks it.
+const TRACKED: i32 = -190;
 const MANGLE: i32 = -150;
 
 /// The router's table, `ip fabric`.
@@ -30,6 +34,10 @@ const UNCHECKED: &str = "unchecked";
 const REACHABLE: &str = "reachable";
 const LB_ADDRESSES: &str = "lb-addresses";
 const LB_PORTS: &str = "lb-ports";
+/// Links by which LB nodes deliver packets with the destination kept.
+const DELIVERY_PORTS: &str = "delivery-ports";
+/// `(port, connection mark)`: by which port the replies of a delivered flow may come.
+const RETURNS: &str = "returns";
 
 impl RouterTable {
     pub(crate) fn create(ns: &Netns) -> Result<Self> {
@@ -43,10 +51,16 @@ impl RouterTable {
             (REACHABLE, FieldType::IPV4),
             (LB_ADDRESSES, FieldType::IPV4),
             (LB_PORTS, FieldType::IFNAME),
+            (DELIVERY_PORTS, FieldType::IFNAME),
         ] {
             batch.add_set(&of, &Set::new(name, &[field]));
         }
+        batch.add_set(
+            &of,
+            &Set::new(RETURNS, &[FieldType::IFNAME, FieldType::MARK]),
+        );
         add_checks(&mut batch);
+        add_floating_check(&mut batch);
         add_way_back(&mut batch);
         table.commit("make the router's table", batch)?;
         Ok(table)
@@ -54,19 +68,21 @@ impl RouterTable {
 
     /// Packets dropped for `reason` since the start.
     pub(crate) fn drop_count(&self, reason: DropReason) -> Result<u64> {
-        let chain = match reason {
-            DropReason::SrcCheckDrop => "source-check",
-            DropReason::NoOwner => "destination-check",
+        let chains: &[&str] = match reason {
+            DropReason::SrcCheckDrop => &["source-check", "floating-check"],
+            DropReason::NoOwner => &["destination-check"],
         };
-        let counted = self.ns.run(move || {
+        let counted: std::result::Result<u64, String> = self.ns.run(move || {
             let mut socket = Socket::open().map_err(|e| e.to_string())?;
-            socket
-                .rule_counter(&Self::table(), chain, reason.word())
-                .map_err(|e| e.to_string())
+            let mut count = |chain: &&str| {
+                socket
+                    .rule_counter(&Self::table(), chain, reason.word())
+                    .map(|c| c.packets)
+                    .map_err(|e| e.to_string())
+            };
+            chains.iter().map(&mut count).sum()
         });
-        counted
-            .map(|c| c.packets)
-            .map_err(|e| self.error(&format!("count {}: {e}", reason.word())))
+        counted.map_err(|e| self.error(&format!("count {}: {e}", reason.word())))
     }
 
     /// Makes `port` the one owner of `address`.
@@ -125,6 +141,35 @@ impl RouterTable {
         self.commit("add an LB port", batch)
     }
 
+    /// Flows that come by this delivery link are marked with its number; its packets are not checked for sources.
+    pub(crate) fn add_delivery(&self, port: &str, number: u32) -> Result<()> {
+        let of = Self::table();
+        let mut batch = Batch::new();
+        batch.add_elements(&of, DELIVERY_PORTS, [interface(port)]);
+        batch.add_elements(&of, UNCHECKED, [interface(port)]);
+        // Every packet, not only the first: a flow whose tuple is used again may go to another member.
+        batch.add_rule(
+            &of,
+            "delivered",
+            &Rule::ip().iifname(port).set_ct_mark(0, DELIVERED | number),
+        );
+        self.commit("add a delivery link", batch)
+    }
+
+    /// Lets replies of the flows of a delivery link come by `new` instead of `old`.
+    pub(crate) fn returns(&self, number: u32, old: Option<&str>, new: Option<&str>) -> Result<()> {
+        let element =
+            |port: &str| Element::key(Value::new().ifname(port).u32_host(DELIVERED | number));
+        let mut batch = Batch::new();
+        if let Some(old) = old {
+            batch.del_elements(&Self::table(), RETURNS, [element(old)]);
+        }
+        if let Some(new) = new {
+            batch.add_elements(&Self::table(), RETURNS, [element(new)]);
+        }
+        self.commit("set a return path", batch)
+    }
+
     fn table() -> Table {
         Table::ip("fabric")
     }
@@ -151,13 +196,6 @@ fn add_checks(batch: &mut Batch) {
     for chain in ["source-check", "destination-check", "tracking"] {
         batch.add_chain(&of, &Chain::regular(chain));
     }
-    let dropped = |reason: DropReason| {
-        Rule::ip()
-            .comment(reason.word())
-            .counter()
-            .nflog(GROUP, reason.word())
-            .drop()
-    };
     batch.add_rule(&of, "check", &Rule::ip().jump("source-check"));
     batch.add_rule(&of, "check", &Rule::ip().jump("destination-check"));
     batch.add_rule(&of, "check", &Rule::ip().jump("tracking"));
@@ -173,13 +211,33 @@ fn add_checks(batch: &mut Batch) {
         "source-check",
         &Rule::ip().in_set(&[Field::IifName], UNCHECKED).ret(),
     );
-    batch.add_rule(&of, "source-check", &dropped(DropReason::SrcCheckDrop));
+    // A reply of a floating flow: judged once it is known whether it is one.
+    batch.add_rule(
+        &of,
+        "source-check",
+        &Rule::ip().in_set(&[Field::Saddr], LB_ADDRESSES).ret(),
+    );
+    batch.add_rule(
+        &of,
+        "source-check",
+        &dropped(Rule::ip(), DropReason::SrcCheckDrop),
+    );
     batch.add_rule(
         &of,
         "destination-check",
         &Rule::ip().in_set(&[Field::Daddr], REACHABLE).ret(),
     );
-    batch.add_rule(&of, "destination-check", &dropped(DropReason::NoOwner));
+    batch.add_rule(
+        &of,
+        "destination-check",
+        &dropped(Rule::ip(), DropReason::NoOwner),
+    );
+    // Delivered packets have the LB address as destination too, and are tracked: their replies must be known.
+    batch.add_rule(
+        &of,
+        "tracking",
+        &Rule::ip().in_set(&[Field::IifName], DELIVERY_PORTS).ret(),
+    );
     // A flow through an LB node crosses the router twice. In vip mode both crossings have the same tuple, so only
     // the second one, between LB node and target, is tracked; the first, between client and LB node, needs no memory.
     batch.add_rule(
@@ -200,6 +258,39 @@ fn add_checks(batch: &mut Batch) {
     );
 }
 
+fn dropped(rule: Rule, reason: DropReason) -> Rule {
+    rule.comment(reason.word())
+        .counter()
+        .nflog(GROUP, reason.word())
+        .drop()
+}
+
+/// The second half of the source check, for packets with an LB address as source: they pass only as replies of a flow
+/// that was delivered through the port by which they come (FC-29b, FC-72).
+fn add_floating_check(batch: &mut Batch) {
+    let of = RouterTable::table();
+    batch.add_chain(
+        &of,
+        &Chain::base(
+            "floating-check",
+            ChainType::Filter,
+            Hook::Prerouting,
+            TRACKED,
+        ),
+    );
+    let from_lb_address = || Rule::ip().in_set(&[Field::Saddr], LB_ADDRESSES);
+    for rule in [
+        Rule::ip().in_set(&[Field::IifName], UNCHECKED).ret(),
+        from_lb_address()
+            .ct_direction(CtDirection::Reply)
+            .in_set(&[Field::IifName, Field::CtMark], RETURNS)
+            .ret(),
+        dropped(from_lb_address(), DropReason::SrcCheckDrop),
+    ] {
+        batch.add_rule(&of, "floating-check", &rule);
+    }
+}
+
 /// After the source check: replies of flows that an LB node forwarded go back through that LB node, whatever their
 /// destination (FC-63).
 fn add_way_back(batch: &mut Batch) {
@@ -209,6 +300,22 @@ fn add_way_back(batch: &mut Batch) {
         &Chain::base("way-back", ChainType::Filter, Hook::Prerouting, MANGLE),
     );
     batch.add_chain(&of, &Chain::regular("from-lb"));
+    batch.add_chain(&of, &Chain::regular("delivered"));
+    batch.add_rule(
+        &of,
+        "way-back",
+        &Rule::ip()
+            .in_set(&[Field::IifName], DELIVERY_PORTS)
+            .goto("delivered"),
+    );
+    // Replies of delivered flows are routed by their destination, straight to the client.
+    batch.add_rule(
+        &of,
+        "way-back",
+        &Rule::ip()
+            .masked(Field::CtMark, DELIVERED, CmpOp::Eq, DELIVERED)
+            .ret(),
+    );
     batch.add_rule(
         &of,
         "way-back",
@@ -228,7 +335,10 @@ fn add_way_back(batch: &mut Batch) {
 
 /// The CNI stand-in of a node: flows that came in by the primary interface for a node address keep it as their way
 /// back. Table `ip cni`.
-pub(crate) fn create_cni(node: &Netns, primary: &str, mark: u32) -> Result<()> {
+///
+/// A floating address counts as one of the node: it is no pod's. Real networks with pods behind a second interface know
+/// only the node's own addresses; there the agent has to remember the uplink (S-404).
+pub(crate) fn create_cni(node: &Netns, primary: &str, mark: u32, pods: Ipv4Net) -> Result<()> {
     let of = Table::ip("cni");
     let mut batch = Batch::new();
     batch.add_table(&of, 0, None);
@@ -251,6 +361,12 @@ pub(crate) fn create_cni(node: &Netns, primary: &str, mark: u32) -> Result<()> {
         .push(local)
         .set_ct_mark(!mark, mark);
     batch.add_rule(&of, "prerouting", &to_node);
+    let floating = Rule::ip()
+        .iifname(primary)
+        .ct_state(CT_STATE_NEW)
+        .not_daddr(pods.addr().into(), pods.prefix_len())
+        .set_ct_mark(!mark, mark);
+    batch.add_rule(&of, "prerouting", &floating);
     let from_pod = Rule::ip()
         .iifname("veth*")
         .masked(Field::CtMark, mark, CmpOp::Eq, mark)
