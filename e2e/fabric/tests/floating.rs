@@ -1,5 +1,7 @@
 //! Delivery with the LB address kept: which member gets the packet, and which replies pass.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
 mod common;
 
 use std::net::Ipv4Addr;

@@ -7,9 +7,10 @@ use e2e_fabric::{LbNet, Router};
 use onehop_nft::Socket;
 
 use super::Error;
+use super::floating::{self, FLOWS, Idle, Remembered};
 use super::flows::{Flow, FlowTable};
-use super::layout::{self, Elements, Key};
-use crate::engine::{DataPathState, Profile};
+use super::layout::{self, Elements, Key, Links};
+use crate::engine::{DataPathState, Frontend, Profile, Protocol};
 use crate::scale::Scale;
 
 /// Sockets into the LB node's namespace, and what its table holds.
@@ -20,6 +21,9 @@ pub(super) struct Kernel {
     flows: FlowTable,
     elements: Elements,
     counts: BTreeSet<u32>,
+    // How packets get to members of floating frontends.
+    links: Links,
+    idle: Idle,
     // Addresses that the router delivers here.
     routed: BTreeSet<Ipv4Addr>,
     // Whether flows may be left that the programmed state does not know.
@@ -58,7 +62,11 @@ impl Kernel {
         let open = |source| Error::Open { node, source };
         let mut rules = net.netns().run(Socket::open).map_err(open)?;
         let flows = net.netns().run(FlowTable::open).map_err(open)?;
-        let batch = layout::create(profile.lost_flow);
+        let idle = Idle {
+            tcp: scale.wall_duration(profile.idle_tcp),
+            udp: scale.wall_duration(profile.idle_udp),
+        };
+        let batch = layout::create(profile.lost_flow, idle);
         rules
             .commit(&batch)
             .map_err(|source| Error::Commit { node, source })?;
@@ -69,6 +77,8 @@ impl Kernel {
             flows,
             elements: Elements::new(),
             counts: BTreeSet::new(),
+            links: Links::new(),
+            idle,
             routed: BTreeSet::new(),
             stale_flows: false,
         })
@@ -78,10 +88,12 @@ impl Kernel {
     /// the state does not keep are ended: none can begin between the two.
     pub(super) fn program(&mut self, state: &DataPathState) -> Result<usize, Error> {
         let node = self.node();
-        let wanted = layout::elements(state).map_err(|address| Error::Family { node, address })?;
+        let family = |address| Error::Family { node, address };
+        self.link(state)?;
+        let wanted = layout::elements(state, &self.links).map_err(family)?;
         self.stale_flows |= !self.flows.covers(state);
         self.unroute(&wanted)?;
-        let (batch, counts) = layout::change(&self.elements, &wanted, &self.counts);
+        let (batch, counts) = layout::change(&self.elements, &wanted, &self.counts, self.idle);
         if !batch.is_empty() {
             self.rules
                 .commit(&batch)
@@ -90,9 +102,9 @@ impl Kernel {
         }
         self.elements = wanted;
         let cut = if self.stale_flows {
-            self.flows
-                .keep_only(state)
-                .map_err(|source| Error::Conntrack { node, source })?
+            let cut = self.flows.keep_only(state);
+            let cut = cut.map_err(|source| Error::Conntrack { node, source })?;
+            cut + self.forget_floating(state)?
         } else {
             0
         };
@@ -105,9 +117,69 @@ impl Kernel {
     /// Flows in the kernel's table now.
     pub(super) fn flows(&mut self, client: Option<SocketAddr>) -> Result<Vec<Flow>, Error> {
         let node = self.node();
-        self.flows
-            .list(client)
-            .map_err(|source| Error::Conntrack { node, source })
+        let failed = |source| Error::Conntrack { node, source };
+        let mut flows = self.flows.list(client).map_err(failed)?;
+        let floating = self.floating()?;
+        let floating = floating.iter().filter_map(|flow| self.flow(flow));
+        flows.extend(floating.filter(|flow| client.is_none_or(|client| client == flow.client)));
+        Ok(flows)
+    }
+
+    /// Makes the ways to members of floating frontends.
+    fn link(&mut self, state: &DataPathState) -> Result<(), Error> {
+        let node = self.node();
+        let members = layout::members(state).map_err(|address| Error::Family { node, address })?;
+        for member in members {
+            let link = self.router.deliver(&self.net, member);
+            let link = link.map_err(|source| Error::Fabric { node, source })?;
+            self.links.insert(member, link);
+        }
+        Ok(())
+    }
+
+    fn floating(&mut self) -> Result<Vec<Remembered>, Error> {
+        let node = self.node();
+        let held = self.rules.elements(&layout::table(), FLOWS);
+        let held = held.map_err(|source| Error::Conntrack { node, source })?;
+        Ok(held.iter().filter_map(Remembered::read).collect())
+    }
+
+    fn flow(&self, of: &Remembered) -> Option<Flow> {
+        let (member, _) = self.links.iter().find(|(_, link)| **link == of.mark)?;
+        let protocols = [Protocol::Tcp, Protocol::Udp];
+        let protocol = protocols.into_iter().find(|p| p.number() == of.protocol)?;
+        Some(Flow {
+            client: of.client,
+            frontend: Frontend {
+                address: of.address.into(),
+                protocol,
+                port: of.port,
+            },
+            target: SocketAddr::new((*member).into(), of.port),
+        })
+    }
+
+    /// Ends floating flows to members that `state` does not keep. A packet that is just being forwarded may bring its
+    /// flow back, so it is looked at until nothing is left.
+    fn forget_floating(&mut self, state: &DataPathState) -> Result<usize, Error> {
+        let node = self.node();
+        let kept = |flow: &Flow| {
+            let path = state.frontends.get(&flow.frontend);
+            let same = |target: &SocketAddr| target.ip() == flow.target.ip();
+            path.is_some_and(|path| path.floating && path.established.iter().any(same))
+        };
+        let mut cut = 0;
+        loop {
+            let mut gone = self.floating()?;
+            gone.retain(|held| !self.flow(held).is_some_and(|flow| kept(&flow)));
+            if gone.is_empty() {
+                return Ok(cut);
+            }
+            cut += gone.len();
+            self.rules
+                .commit(&floating::forget(&gone))
+                .map_err(|source| Error::Commit { node, source })?;
+        }
     }
 
     /// Takes addresses that are no longer wanted out of the network.

@@ -8,6 +8,8 @@
 //! forward     filter  only flows that a pick chain has made
 //! postrouting nat     frontends without client-IP preservation, targets that call themselves: masquerade
 //! ```
+//!
+//! Floating frontends are never translated; their chains are in `floating`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -19,7 +21,8 @@ use onehop_nft::{
     Set, Table, Value, Verdict,
 };
 
-use crate::engine::{DataPathState, Hairpin, LostFlow, Protocol};
+use super::floating::{self, CHOICES, FIRST_SLOT, FLOATING, Idle};
+use crate::engine::{DataPathState, Frontend, FrontendPath, Hairpin, LostFlow, Protocol};
 
 const DSTNAT: i32 = -100;
 const SRCNAT: i32 = 100;
@@ -52,7 +55,13 @@ pub(super) enum Key {
     Slot(Front, u32),
     Translated(Front),
     Hairpin(Ipv4Addr),
+    Floating(Front),
+    FloatingChoice(Front),
+    FloatingSlot(Front, u32),
 }
+
+/// Marks of the delivery links to members, by address.
+pub(super) type Links = BTreeMap<Ipv4Addr, u32>;
 
 /// What an element holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,23 +69,25 @@ pub(super) enum Data {
     Nothing,
     Count(u32),
     Target(SocketAddrV4),
+    Link(u32),
 }
 
 /// Everything in the table's sets.
 pub(super) type Elements = BTreeMap<Key, Data>;
 
 /// The elements that a state needs, or the address of a family that has no table.
-pub(super) fn elements(state: &DataPathState) -> Result<Elements, IpAddr> {
+/// `links` has every member of [`members`].
+pub(super) fn elements(state: &DataPathState, links: &Links) -> Result<Elements, IpAddr> {
     let mut elements = Elements::new();
     for address in &state.addresses {
         elements.insert(Key::Address(v4(*address)?), Data::Nothing);
     }
     for (frontend, path) in &state.frontends {
-        let front = Front {
-            address: v4(frontend.address)?,
-            protocol: frontend.protocol.number(),
-            port: frontend.port,
-        };
+        let front = Front::of(frontend)?;
+        if path.floating {
+            add_floating(&mut elements, front, path, links)?;
+            continue;
+        }
         let mut slots = 0;
         for target in &path.targets {
             let SocketAddr::V4(target) = target else {
@@ -99,6 +110,44 @@ pub(super) fn elements(state: &DataPathState) -> Result<Elements, IpAddr> {
     Ok(elements)
 }
 
+/// A floating frontend: without a target it is known all the same, so that its flows keep their members.
+fn add_floating(
+    elements: &mut Elements,
+    front: Front,
+    path: &FrontendPath,
+    links: &Links,
+) -> Result<(), IpAddr> {
+    elements.insert(Key::Floating(front), Data::Nothing);
+    let mut slots = 0;
+    for target in &path.targets {
+        if let Some(link) = links.get(&v4(target.ip())?) {
+            elements.insert(Key::FloatingSlot(front, slots), Data::Link(*link));
+            slots += 1;
+        }
+    }
+    if slots > 0 {
+        elements.insert(Key::FloatingChoice(front), Data::Count(slots));
+    }
+    Ok(())
+}
+
+/// Members to which packets of floating frontends go.
+pub(super) fn members(state: &DataPathState) -> Result<BTreeSet<Ipv4Addr>, IpAddr> {
+    let floating = state.frontends.values().filter(|path| path.floating);
+    let targets = floating.flat_map(|path| path.targets.iter().chain(&path.established));
+    targets.map(|target| v4(target.ip())).collect()
+}
+
+impl Front {
+    pub(super) fn of(frontend: &Frontend) -> Result<Self, IpAddr> {
+        Ok(Self {
+            address: v4(frontend.address)?,
+            protocol: frontend.protocol.number(),
+            port: frontend.port,
+        })
+    }
+}
+
 fn v4(address: IpAddr) -> Result<Ipv4Addr, IpAddr> {
     match address {
         IpAddr::V4(address) => Ok(address),
@@ -111,7 +160,7 @@ pub(super) fn table() -> Table {
 }
 
 /// The table with its rules and no element.
-pub(super) fn create(lost_flow: LostFlow) -> Batch {
+pub(super) fn create(lost_flow: LostFlow, idle: Idle) -> Batch {
     let mut batch = Batch::new();
     let of = table();
     batch.add_table(&of, 0, None);
@@ -131,6 +180,7 @@ pub(super) fn create(lost_flow: LostFlow) -> Batch {
     batch.add_set(&of, &Set::new(TRANSLATED, &front));
     let pair = [FieldType::IPV4, FieldType::IPV4];
     batch.add_set(&of, &Set::new(HAIRPINS, &pair));
+    floating::create(&mut batch, idle);
 
     let mut chain = |name, kind, hook, priority, rules: Vec<Rule>| {
         batch.add_chain(&of, &Chain::base(name, kind, hook, priority));
@@ -148,7 +198,9 @@ pub(super) fn create(lost_flow: LostFlow) -> Batch {
         vec![choose],
     );
 
-    let ours = || Rule::ip().in_set(&[Field::Daddr], ADDRESSES);
+    // What a delivery link takes keeps its address.
+    let unmarked = || Rule::ip().is(Field::Mark, Value::new().u32_host(0));
+    let ours = || unmarked().in_set(&[Field::Daddr], ADDRESSES);
     let mut rest = Vec::new();
     if lost_flow == LostFlow::Reset {
         // A flow that has ended goes on at the client: anything but a first packet.
@@ -171,7 +223,7 @@ pub(super) fn create(lost_flow: LostFlow) -> Batch {
         ChainType::Filter,
         Hook::Forward,
         0,
-        vec![foreign],
+        vec![floating::marked().accept(), foreign],
     );
 
     let original = CtDirection::Original;
@@ -198,6 +250,7 @@ pub(super) fn change(
     old: &Elements,
     new: &Elements,
     counts: &BTreeSet<u32>,
+    idle: Idle,
 ) -> (Batch, BTreeSet<u32>) {
     let mut batch = Batch::new();
     let Diff {
@@ -212,6 +265,7 @@ pub(super) fn change(
     let needed: BTreeSet<u32> = new.values().filter_map(counted).collect();
     for count in needed.difference(counts) {
         add_pick_chain(&mut batch, *count);
+        floating::add_choice(&mut batch, *count, idle);
     }
     let gone = removed.into_iter().map(|(key, data)| (*key, *data));
     let gone = gone.chain(changed.iter().map(|change| (*change.key, *change.old)));
@@ -229,11 +283,15 @@ pub(super) fn change(
 fn by_set(elements: impl Iterator<Item = (Key, Data)>) -> BTreeMap<&'static str, Vec<Element>> {
     let mut sets: BTreeMap<_, Vec<Element>> = BTreeMap::new();
     for (key, data) in elements {
-        let (set, key) = encode_key(key);
-        let element = Element::key(key);
+        let (set, encoded) = encode_key(key);
+        let element = Element::key(encoded);
         let element = match data {
             Data::Nothing => element,
+            Data::Count(count) if set == CHOICES => {
+                element.verdict(Verdict::Goto(floating::choice(count)))
+            }
             Data::Count(count) => element.verdict(Verdict::Goto(pick(count))),
+            Data::Link(mark) => element.value(Value::new().u32_host(mark)),
             Data::Target(at) => element.value(Value::new().addr((*at.ip()).into()).port(at.port())),
         };
         sets.entry(set).or_default().push(element);
@@ -253,6 +311,9 @@ fn encode_key(key: Key) -> (&'static str, Value) {
         Key::Frontend(of) => (FRONTENDS, front(of)),
         Key::Slot(of, slot) => (SLOTS, front(of).u32_host(slot)),
         Key::Translated(of) => (TRANSLATED, front(of)),
+        Key::Floating(of) => (FLOATING, front(of)),
+        Key::FloatingChoice(of) => (CHOICES, front(of)),
+        Key::FloatingSlot(of, slot) => (floating::SLOTS, front(of).u32_host(FIRST_SLOT + slot)),
         Key::Hairpin(of) => (HAIRPINS, Value::new().addr(of.into()).addr(of.into())),
     }
 }

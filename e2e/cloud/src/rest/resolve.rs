@@ -53,11 +53,12 @@ impl LbBody {
             "addresses",
             "must name at least one address",
         );
-        // An LB node would translate the packets all the same, and the target would not know them.
+        // Targets answer the client directly, so the LB node could not translate the answers back.
+        let preserve = self.preserve_client_ip;
         problems.check(
-            !self.floating,
+            !self.floating || preserve.unwrap_or(profile.preserve_client_ip),
             "floating",
-            "delivery with the frontend address kept (vip) is not built yet",
+            "needs preserveClientIP: targets answer the client directly",
         );
         for (at, address) in self.addresses.iter().enumerate() {
             let usable = !address.is_unspecified() && !address.is_multicast();
