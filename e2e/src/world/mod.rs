@@ -27,10 +27,10 @@ pub use sockets::{sockets_of, syn_retransmissions};
 pub use wait::eventually;
 
 use crate::traffic::SocketSource;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use e2e_apiserver::Serving;
 use e2e_cloud::{Cloud, NetNode};
-use e2e_fabric::{ClientNet, Fabric, FabricConfig, Netns, WorldTag};
+use e2e_fabric::{ClientNet, Drop, DropReason, Fabric, FabricConfig, Netns, WorldTag};
 use e2e_kubelet::Kubelet;
 use folder::{Folder, LastWords};
 use kube::Client;
@@ -193,8 +193,15 @@ impl World {
         found.with_context(|| format!("no node {node}"))
     }
 
-    /// Ends the world: processes, namespaces, folder. An error says what could not be removed.
+    /// Checks the world and ends it: processes, namespaces, folder. An error says what did not hold, or what could not
+    /// be removed.
     pub async fn end(self) -> Result<()> {
+        self.end_with_drops(|_| false).await
+    }
+
+    /// As [`World::end`], for a scenario in which the fabric's source check drops packets by design.
+    pub async fn end_with_drops(self, expected: impl Fn(&Drop) -> bool) -> Result<()> {
+        self.check(expected)?;
         let Self {
             local,
             fabric,
@@ -208,6 +215,22 @@ impl World {
         local.server.abort();
         fabric.end()?;
         last_words.folder.done();
+        Ok(())
+    }
+}
+
+impl World {
+    /// What must hold at the end of every scenario, whatever it is about (FC-103): no address had two owners, and
+    /// nothing that a node sent had a source that is not its own.
+    fn check(&self, expected: impl Fn(&Drop) -> bool) -> Result<()> {
+        let violations = self.cloud.violations();
+        ensure!(violations.is_empty(), "the cloud saw: {violations:?}");
+        let mut drops = self.fabric.router().drops();
+        drops.retain(|d| d.reason == DropReason::SrcCheckDrop && !expected(d));
+        ensure!(
+            drops.is_empty(),
+            "the fabric's source check dropped: {drops:#?}"
+        );
         Ok(())
     }
 }

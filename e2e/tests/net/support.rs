@@ -237,6 +237,11 @@ impl PodOnA {
         known.entry(place).or_insert_with(make).clone()
     }
 
+    /// Ends the world, in which packets with a source of `foreign` were dropped by the fabric.
+    pub(crate) async fn end_with_drops_of(self, foreign: Ipv4Addr) -> Result<()> {
+        self.world.end_with_drops(|d| d.source == foreign).await
+    }
+
     /// Ends the world.
     pub(crate) async fn end(self) -> Result<()> {
         self.world.end().await
