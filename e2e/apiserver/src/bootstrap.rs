@@ -1,10 +1,14 @@
 //! What exists in every cluster from the start.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use onehop_core::time::Time;
 use serde_json::{Value, json};
 
+use crate::alloc::Family;
+use crate::kind::Kind;
+use crate::object;
 use crate::state::{Call, Part, State};
 
 /// Creates the system namespaces and the Service `kubernetes`.
@@ -31,6 +35,48 @@ pub(crate) fn fill(state: &mut State, now: Time) {
     create(state, now, ("", "v1", "services"), "default", service);
 }
 
+/// Writes the slice of the Service `kubernetes`, which the API server itself looks after.
+pub(crate) fn publish(state: &mut State, now: Time, address: SocketAddr) {
+    let family = Family::of(address.ip()).name();
+    let slice = json!({
+        "metadata": {
+            "name": "kubernetes", "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "kubernetes"}
+        },
+        "addressType": family,
+        "endpoints": [{"addresses": [address.ip().to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": address.port(), "protocol": "TCP"}]
+    });
+    let kind = state
+        .kinds
+        .get("discovery.k8s.io", "v1", "endpointslices")
+        .map(Arc::clone);
+    let Some(kind) = kind else { return };
+    let key = object::key("default", "kubernetes");
+    let mut call = call(kind, "default", now);
+    let outcome = if state.store.get(&call.kind.table, &key).is_some() {
+        call.name = "kubernetes".into();
+        state.replace(&call, slice).map(drop)
+    } else {
+        state.create(&call, slice).map(drop)
+    };
+    if let Err(error) = outcome {
+        tracing::error!(%error, %address, "the server's address was not published");
+    }
+}
+
+fn call(kind: Arc<Kind>, namespace: &str, now: Time) -> Call {
+    Call {
+        kind,
+        namespace: namespace.to_owned(),
+        name: String::new(),
+        part: Part::Main,
+        manager: "kube-apiserver".into(),
+        dry_run: false,
+        now,
+    }
+}
+
 fn create(
     state: &mut State,
     now: Time,
@@ -41,15 +87,7 @@ fn create(
     let Some(kind) = state.kinds.get(group, version, plural).map(Arc::clone) else {
         return;
     };
-    let call = Call {
-        kind,
-        namespace: namespace.to_owned(),
-        name: String::new(),
-        part: Part::Main,
-        manager: "kube-apiserver".into(),
-        dry_run: false,
-        now,
-    };
+    let call = call(kind, namespace, now);
     if let Err(error) = state.create(&call, object) {
         tracing::error!(%error, plural, "an object of every cluster could not be created");
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api;
 use serde_json::Value;
 
@@ -12,6 +14,7 @@ use crate::kind::Trait::{
     PathName, ReturnsDeleted, Scale, Status,
 };
 use crate::kind::{Hooks, Kind, Row};
+use crate::object::map_mut;
 
 /// Reads a value as a typed object, for the error message alone.
 pub(crate) fn typed<T: serde::de::DeserializeOwned>(
@@ -36,10 +39,29 @@ plain!(ENDPOINTS, api::core::v1::Endpoints);
 plain!(LEASE, api::coordination::v1::Lease);
 plain!(DISRUPTION_BUDGET, api::policy::v1::PodDisruptionBudget);
 static SECRET: Hooks = Hooks {
+    default: secret_defaults,
     decode: typed::<api::core::v1::Secret>,
     fields: &["type"],
     ..Hooks::PLAIN
 };
+
+/// Text given for convenience is kept as data.
+fn secret_defaults(secret: &mut Value) {
+    let Some(fields) = secret.as_object_mut() else {
+        return;
+    };
+    fields.entry("type").or_insert_with(|| "Opaque".into());
+    let Some(Value::Object(texts)) = fields.remove("stringData") else {
+        return;
+    };
+    let data = map_mut(secret, &["data"]);
+    for (key, text) in texts {
+        data.insert(
+            key,
+            STANDARD.encode(text.as_str().unwrap_or_default()).into(),
+        );
+    }
+}
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
@@ -183,6 +205,8 @@ pub(crate) static ROWS: &[Row] = &[
 pub(crate) struct Kinds {
     /// By (group, version, plural).
     rows: BTreeMap<(String, String, String), Arc<Kind>>,
+    /// One kind per table: the one that needs no conversion.
+    tables: BTreeMap<String, Arc<Kind>>,
 }
 
 impl Kinds {
@@ -202,13 +226,18 @@ impl Kinds {
             kind.version.to_string(),
             kind.plural.to_string(),
         );
-        self.rows.insert(key, Arc::new(kind));
+        let kind = Arc::new(kind);
+        if kind.conversion.is_none() {
+            self.tables.insert(kind.table.clone(), kind.clone());
+        }
+        self.rows.insert(key, kind);
     }
 
     /// Stops serving every version of a resource.
     pub(crate) fn remove(&mut self, group: &str, plural: &str) {
         self.rows
             .retain(|(g, _, p), _| (g.as_str(), p.as_str()) != (group, plural));
+        self.tables.remove(&Kind::table_name(group, plural));
     }
 
     pub(crate) fn get(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
@@ -226,12 +255,13 @@ impl Kinds {
         self.rows.values()
     }
 
+    /// The kind whose objects a table holds.
+    pub(crate) fn of_table(&self, table: &str) -> Option<&Arc<Kind>> {
+        self.tables.get(table)
+    }
+
     /// One kind per table, for walks over every object.
-    pub(crate) fn stored(&self) -> Vec<Arc<Kind>> {
-        let mut seen = std::collections::BTreeSet::new();
-        self.iter()
-            .filter(|kind| kind.conversion.is_none() && seen.insert(kind.table.clone()))
-            .cloned()
-            .collect()
+    pub(crate) fn stored(&self) -> impl Iterator<Item = &Arc<Kind>> {
+        self.tables.values()
     }
 }

@@ -5,6 +5,7 @@
 //! world of its own: what it answers is what the real server answers.
 
 mod alloc;
+mod audit;
 mod bootstrap;
 mod client;
 mod controllers;
@@ -15,6 +16,7 @@ mod kind;
 mod kinds;
 mod managed;
 mod object;
+mod owners;
 mod schema;
 mod selector;
 mod server;
@@ -25,6 +27,7 @@ mod strategic;
 mod tls;
 mod verbs;
 
+pub use audit::Record;
 pub use client::Transport;
 pub use controllers::{ControllerOptions, Controllers};
 pub use onehop_runtime::clock::Clock;

@@ -115,6 +115,15 @@ impl Requirement {
     }
 }
 
+/// True if an object has every one of these labels; what a Service's selector asks.
+pub(crate) fn has_labels(object: &Value, wanted: &Value) -> bool {
+    wanted.as_object().is_some_and(|wanted| {
+        wanted
+            .iter()
+            .all(|(key, value)| object["metadata"]["labels"][key] == *value)
+    })
+}
+
 /// Splits at commas outside parentheses.
 fn split_terms(text: &str) -> Vec<&str> {
     let (mut terms, mut depth, mut start) = (Vec::new(), 0_u32, 0);

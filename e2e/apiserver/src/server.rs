@@ -1,17 +1,20 @@
 //! The server as its users see it: start, clients, identities, faults.
 
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ipnet::{IpNet, Ipv4Net};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tokio::sync::watch;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
 
 use crate::alloc::Allocations;
+use crate::audit::{Audit, Record};
 use crate::kinds::Kinds;
+use crate::owners::Owners;
 use crate::state::State;
 use crate::store::Store;
 use crate::tls::Authority;
@@ -102,6 +105,7 @@ struct Inner {
     clock: Clock,
     tokens: Mutex<BTreeMap<String, Identity>>,
     hang_up: watch::Sender<u64>,
+    audit: Mutex<Audit>,
     /// Made on first use: a simulation never needs one.
     authority: OnceLock<Authority>,
 }
@@ -122,6 +126,7 @@ impl ApiServer {
             store: Store::new(config.history),
             kinds: Kinds::built_in(),
             allocations: Allocations::new(config.service_cidrs, rng),
+            owners: Owners::default(),
         };
         crate::bootstrap::fill(&mut state, clock.now());
         Self(Arc::new(Inner {
@@ -129,6 +134,7 @@ impl ApiServer {
             clock,
             tokens: Mutex::default(),
             hang_up: watch::Sender::new(0),
+            audit: Mutex::default(),
             authority: OnceLock::new(),
         }))
     }
@@ -192,6 +198,20 @@ impl ApiServer {
             .iter()
             .map(|change| change.object().clone())
             .collect()
+    }
+
+    /// Every request from now on, in the order of the answers.
+    pub fn audit(&self) -> mpsc::UnboundedReceiver<Record> {
+        self.audit_log().listen()
+    }
+
+    pub(crate) fn audit_log(&self) -> MutexGuard<'_, Audit> {
+        self.0.audit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes the server's address as the endpoint of the Service `kubernetes`.
+    pub fn publish(&self, address: SocketAddr) {
+        crate::bootstrap::publish(&mut self.state(), self.clock().now(), address);
     }
 
     /// Ends every open watch, as a restart of the server or a proxy would.

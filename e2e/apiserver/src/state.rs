@@ -12,6 +12,7 @@ use crate::error::{ApiError, Result};
 use crate::kind::Kind;
 use crate::kinds::Kinds;
 use crate::object;
+use crate::owners::Owners;
 use crate::store::Store;
 
 /// The server's state.
@@ -19,6 +20,7 @@ pub(crate) struct State {
     pub(crate) store: Store,
     pub(crate) kinds: Kinds,
     pub(crate) allocations: Allocations,
+    pub(crate) owners: Owners,
 }
 
 /// Part of an object that a request addresses.
@@ -109,6 +111,8 @@ impl State {
 
     /// Keeps allocations and served kinds in step with the objects.
     fn follow(&mut self, kind: &Kind, old: Option<&Value>, new: Option<&Value>) {
+        let key = new.or(old).map(object::key_of).unwrap_or_default();
+        self.owners.follow(&kind.table, &key, old, new);
         match kind.table.as_str() {
             "services" => self.allocations.follow(old, new),
             crate::hooks::crd::TABLE => crate::hooks::crd::follow(self, old, new),

@@ -1,13 +1,14 @@
 //! A controller's way to read and write objects: the verbs, in its name.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use onehop_runtime::clock::Clock;
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, Result};
 use crate::kind::Kind;
-use crate::object::{self, list_at, str_at};
+use crate::object::{self, list_at};
 use crate::server::ApiServer;
 use crate::state::{Call, Part};
 use crate::verbs::delete::DeleteOptions;
@@ -16,11 +17,17 @@ use crate::verbs::delete::DeleteOptions;
 pub(crate) struct Desk {
     server: ApiServer,
     manager: &'static str,
+    /// Keys of the events told so far, by what they say.
+    events: Mutex<BTreeMap<String, String>>,
 }
 
 impl Desk {
     pub(crate) fn new(server: ApiServer, manager: &'static str) -> Self {
-        Self { server, manager }
+        Self {
+            server,
+            manager,
+            events: Mutex::default(),
+        }
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -48,7 +55,7 @@ impl Desk {
 
     /// Every kind that has a table.
     pub(crate) fn kinds(&self) -> Vec<Arc<Kind>> {
-        self.server.state().kinds.stored()
+        self.server.state().kinds.stored().cloned().collect()
     }
 
     pub(crate) fn kind_of(&self, api_version: &str, kind: &str) -> Option<Arc<Kind>> {
@@ -60,11 +67,17 @@ impl Desk {
     }
 
     fn kind(&self, table: &str) -> Result<Arc<Kind>> {
-        let kinds = self.kinds();
-        kinds
-            .into_iter()
-            .find(|kind| kind.table == table)
-            .ok_or_else(ApiError::no_such_path)
+        let known = self.server.state().kinds.of_table(table).cloned();
+        known.ok_or_else(ApiError::no_such_path)
+    }
+
+    /// Objects that name an object as an owner, with their tables.
+    pub(crate) fn dependents(&self, owner: &Value) -> Vec<(String, Arc<Value>)> {
+        let state = self.server.state();
+        let places = state.owners.dependents(object::uid(owner));
+        places
+            .filter_map(|(table, key)| Some((table.clone(), state.store.get(table, key)?.clone())))
+            .collect()
     }
 
     fn call(&self, table: &str, namespace: &str, name: &str, part: Part) -> Result<Call> {
@@ -147,11 +160,9 @@ impl Desk {
         let namespace = Some(object::namespace(about))
             .filter(|namespace| !namespace.is_empty())
             .unwrap_or("default");
-        let same = self.list("events", namespace).into_iter().find(|event| {
-            str_at(event, &["involvedObject", "uid"]) == object::uid(about)
-                && event["reason"] == reason
-                && event["message"] == message
-        });
+        let identity = format!("{} {reason} {message}", object::uid(about));
+        let mut known = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = known.get(&identity).and_then(|key| self.get("events", key));
         let outcome = match same {
             Some(event) => {
                 let mut event = Value::clone(&event);
@@ -165,8 +176,9 @@ impl Desk {
                 self.new_event(about, kind, reason, message),
             ),
         };
-        if let Err(error) = outcome {
-            tracing::debug!(%error, reason, "an event was not recorded");
+        match outcome {
+            Ok(event) => drop(known.insert(identity, object::key_of(&event))),
+            Err(error) => tracing::debug!(%error, reason, "an event was not recorded"),
         }
     }
 

@@ -29,7 +29,7 @@ impl Controller for Garbage {
         } else {
             let gone = change.object();
             keys.extend(
-                dependents(desk, gone)
+                desk.dependents(gone)
                     .into_iter()
                     .map(|(table, one)| join(&table, &object::key_of(&one))),
             );
@@ -98,26 +98,6 @@ fn resolve(desk: &Desk, dependent: &Value, owner: &Value) -> Option<(String, Opt
     Some((kind.table.clone(), found))
 }
 
-/// Objects that name this one as an owner.
-fn dependents(desk: &Desk, owner: &Value) -> Vec<(String, Arc<Value>)> {
-    let uid = object::uid(owner);
-    let names = |object: &Value| {
-        list_at(object, &["metadata", "ownerReferences"])
-            .iter()
-            .any(|reference| reference["uid"] == uid)
-    };
-    let mut found = Vec::new();
-    for kind in desk.kinds() {
-        let all = desk.list(&kind.table, object::namespace(owner));
-        found.extend(
-            all.into_iter()
-                .filter(|one| names(one))
-                .map(|one| (kind.table.clone(), one)),
-        );
-    }
-    found
-}
-
 /// Deletes an object none of whose owners is left; owners that are gone are struck off.
 fn collect(desk: &Desk, table: &str, object: &Value) -> Result<()> {
     let owners = list_at(object, &["metadata", "ownerReferences"]);
@@ -166,12 +146,12 @@ fn collect(desk: &Desk, table: &str, object: &Value) -> Result<()> {
 }
 
 fn has_dependents(desk: &Desk, object: &Value) -> bool {
-    !dependents(desk, object).is_empty()
+    !desk.dependents(object).is_empty()
 }
 
 /// Strikes the owner off its dependents, then lets it go.
 fn orphan(desk: &Desk, table: &str, owner: &Value) -> Result<()> {
-    for (table, dependent) in dependents(desk, owner) {
+    for (table, dependent) in desk.dependents(owner) {
         let mut freed = Value::clone(&dependent);
         let mut owners = list_at(&freed, &["metadata", "ownerReferences"]).to_vec();
         owners.retain(|reference| reference["uid"] != object::uid(owner));
@@ -184,7 +164,7 @@ fn orphan(desk: &Desk, table: &str, owner: &Value) -> Result<()> {
 /// Deletes dependents; the owner goes once none of them blocks.
 fn foreground(desk: &Desk, table: &str, owner: &Value) -> Result<()> {
     let mut blocked = false;
-    for (table, dependent) in dependents(desk, owner) {
+    for (table, dependent) in desk.dependents(owner) {
         let blocks = list_at(&dependent, &["metadata", "ownerReferences"])
             .iter()
             .any(|reference| {

@@ -68,6 +68,7 @@ impl ApiServer {
         start.one(namespace::Namespaces);
         start.one(node::Nodes {
             grace: options.node_grace,
+            missing: std::collections::BTreeMap::new(),
         });
         Controllers {
             _stop: stop.drop_guard(),

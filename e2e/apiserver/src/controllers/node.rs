@@ -1,5 +1,6 @@
 //! Node life cycle: taints that follow conditions and cordons, dead nodes, and pods on them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use onehop_core::time::Time;
@@ -17,12 +18,16 @@ use crate::verbs::special::set_condition;
 
 const LEASES: &str = "leases.coordination.k8s.io";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// Time that a missing node has to come (again).
+const QUARANTINE: Duration = Duration::from_secs(40);
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 /// The controller.
 pub(crate) struct Nodes {
     /// Age of a Lease from which a node counts as dead.
     pub(crate) grace: Duration,
+    /// Nodes that pods are bound to and that do not exist, since when.
+    pub(crate) missing: BTreeMap<String, Time>,
 }
 
 impl Controller for Nodes {
@@ -51,9 +56,9 @@ impl Controller for Nodes {
 
     fn reconcile(&mut self, desk: &Desk, key: &str) -> Outcome {
         let Some(node) = desk.get("nodes", key) else {
-            delete_lost_pods(desk, key)?;
-            return Ok(None);
+            return self.collect_lost_pods(desk, key);
         };
+        self.missing.remove(key);
         let now = desk.clock().now();
         // A node that never renewed a Lease is hand-made; its conditions are believed.
         let renewed = desk
@@ -223,21 +228,30 @@ fn end_of_patience(pod: &Value, taint: &Value, now: Time) -> Option<Time> {
     Some(since + Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 
-/// Pods of a node that does not exist are deleted without grace (`PodGC`).
-fn delete_lost_pods(desk: &Desk, node: &str) -> Result<()> {
-    // Hand-bound pods may come before their node; only a node that was there and went leaves lost pods.
-    for pod in pods_of(desk, node)
-        .into_iter()
-        .filter(|pod| is_deleting(pod))
-    {
-        desk.delete(
-            "pods",
-            &pod,
-            DeleteOptions {
-                grace: Some(0),
-                ..DeleteOptions::default()
-            },
-        )?;
+impl Nodes {
+    /// Pods of a node that does not exist are deleted without grace, after a while in which it may yet come (`PodGC`).
+    fn collect_lost_pods(&mut self, desk: &Desk, node: &str) -> Outcome {
+        let pods = pods_of(desk, node);
+        if pods.is_empty() {
+            self.missing.remove(node);
+            return Ok(None);
+        }
+        let now = desk.clock().now();
+        let since = *self.missing.entry(node.to_owned()).or_insert(now);
+        let wait = (since + QUARANTINE).since(now);
+        if !wait.is_zero() {
+            return Ok(Some(wait));
+        }
+        for pod in pods {
+            desk.delete(
+                "pods",
+                &pod,
+                DeleteOptions {
+                    grace: Some(0),
+                    ..DeleteOptions::default()
+                },
+            )?;
+        }
+        Ok(None)
     }
-    Ok(())
 }

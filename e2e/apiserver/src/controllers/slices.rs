@@ -10,7 +10,7 @@ use super::driver::{Controller, Outcome, Retry};
 use super::pods::{condition, is_over};
 use super::slice_plan::{self, Plan, SERVICE_NAME};
 use crate::object::{self, at, is_deleting, label, list_at, meta_mut, str_at};
-use crate::selector::Selector;
+use crate::selector::has_labels;
 use crate::store::Change;
 use crate::verbs::delete::DeleteOptions;
 
@@ -67,9 +67,9 @@ impl Controller for Slices {
             return Ok(None);
         };
         let namespace = object::namespace(&service);
-        let selector = Selector::of_map(at(&service, &["spec", "selector"]));
+        let selector = at(&service, &["spec", "selector"]);
         let mut pods = desk.list("pods", namespace);
-        pods.retain(|pod| selector.matches(pod) && !is_over(pod));
+        pods.retain(|pod| has_labels(pod, selector) && !is_over(pod));
         let mut slices = desk.list(TABLE, namespace);
         let name = object::name(&service);
         slices.retain(|slice| {
@@ -106,13 +106,13 @@ fn is_ours(slice: &Value) -> bool {
 fn services_of(desk: &Desk, change: &Change) -> Vec<String> {
     let mut services = desk.list("services", object::namespace(change.object()));
     services.retain(|service| {
-        let selector = Selector::of_map(at(service, &["spec", "selector"]));
+        let selector = at(service, &["spec", "selector"]);
         has_selector(service)
             && change
                 .old
                 .iter()
                 .chain(&change.new)
-                .any(|pod| selector.matches(pod))
+                .any(|pod| has_labels(pod, selector))
     });
     services
         .iter()

@@ -6,6 +6,8 @@ pub(crate) mod namespace;
 pub(crate) mod node;
 pub(crate) mod pod;
 pub(crate) mod service;
+mod service_addresses;
+mod service_change;
 mod service_check;
 mod service_families;
 mod service_ports;

@@ -5,7 +5,7 @@
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Map, Value, json};
 
-use super::{default, each_map, service_check, service_families, service_ports};
+use super::{default, each_map, service_change, service_check, service_families, service_ports};
 use crate::alloc::Allocations;
 use crate::error::{ApiError, FieldError, GroupResource, Result};
 use crate::kind::Hooks;
@@ -17,7 +17,7 @@ pub(crate) static HOOKS: Hooks = Hooks {
     default: defaults,
     prepare,
     validate: service_check::validate,
-    validate_status: service_check::validate_status,
+    validate_status: service_change::validate_status,
     fields: &["spec.clusterIP", "spec.type"],
     decode: typed::<Service>,
 };

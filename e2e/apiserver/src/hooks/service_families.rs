@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::service::{Spec, refuse, spec_mut};
-use super::service_check::check_cluster_ips;
+use super::service_addresses::check_cluster_ips;
 use crate::alloc::{Allocations, Family};
 use crate::error::{ApiError, FieldError, Result};
 use crate::object;

@@ -11,6 +11,7 @@ use super::query::Query;
 use super::respond::{self, View};
 use super::route::{ResourcePath, Route};
 use super::{Body, discovery, review, watch};
+use crate::audit;
 use crate::error::{ApiError, FieldError, GroupResource, Result};
 use crate::kind::{Kind, Trait};
 use crate::selector::Selector;
@@ -27,10 +28,32 @@ pub(crate) fn handle(
     request: &Request<Bytes>,
 ) -> Response<Body> {
     let outcome = match Route::parse(request.uri().path()) {
-        Route::Resource(path) => resource(server, identity, &path, request),
+        Route::Resource(path) => {
+            let outcome = resource(server, identity, &path, request);
+            note(server, identity, &path, request, &outcome);
+            outcome
+        }
         route => discovery::answer(server, &route, request),
     };
     outcome.unwrap_or_else(|error| respond::error(&error))
+}
+
+/// Tells those who listen.
+fn note(
+    server: &ApiServer,
+    identity: &Identity,
+    path: &ResourcePath,
+    request: &Request<Bytes>,
+    outcome: &Result<Response<Body>>,
+) {
+    let mut audit = server.audit_log();
+    if audit.is_heard() {
+        let code = outcome
+            .as_ref()
+            .map_or_else(|error| error.code, Response::status);
+        let now = server.clock().now();
+        audit.tell(&audit::record(now, identity, path, request, code.as_u16()));
+    }
 }
 
 fn resource(
@@ -235,14 +258,11 @@ impl Context<'_> {
             .state()
             .list(&self.kind, &self.path.namespace, &options)?;
         let items = page.items.iter().map(Arc::as_ref);
-        Ok(respond::json(
-            StatusCode::OK,
-            &self.view.list(
-                &self.kind,
-                items,
-                self.server.clock().now(),
-                &list_meta(&page),
-            ),
+        Ok(self.view.list(
+            &self.kind,
+            items,
+            self.server.clock().now(),
+            &list_meta(&page),
         ))
     }
 
@@ -359,13 +379,12 @@ impl Context<'_> {
         let objects = state.delete_collection(&self.delete_call()?, &options, &selector)?;
         let version = state.store.version().to_string();
         let items = objects.iter().map(Arc::as_ref);
-        let body = self.view.list(
+        Ok(self.view.list(
             &self.kind,
             items,
             self.server.clock().now(),
             &json!({"resourceVersion": version}),
-        );
-        Ok(respond::json(StatusCode::OK, &body))
+        ))
     }
 }
 

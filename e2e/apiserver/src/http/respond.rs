@@ -1,10 +1,13 @@
 //! From objects to answers: content negotiation and bodies.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use onehop_core::time::Time;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::Body;
@@ -56,9 +59,12 @@ impl Form {
 }
 
 /// A JSON answer.
-pub(crate) fn json(code: StatusCode, body: &Value) -> Response<Body> {
-    let bytes = Bytes::from(body.to_string());
-    with_type(code, "application/json", bytes)
+pub(crate) fn json(code: StatusCode, body: &impl Serialize) -> Response<Body> {
+    match serde_json::to_vec(body) {
+        Ok(bytes) => with_type(code, "application/json", Bytes::from(bytes)),
+        // Values have string keys only, so this cannot be; it must not take the server down either way.
+        Err(why) => error(&ApiError::internal(why)),
+    }
 }
 
 /// A plain text answer.
@@ -116,47 +122,90 @@ impl View {
     }
 
     /// One object.
-    pub(crate) fn object(self, kind: &Kind, stored: &Value, now: Time) -> Value {
+    pub(crate) fn object<'a>(self, kind: &Kind, stored: &'a Value, now: Time) -> Cow<'a, Value> {
         match self.form {
             Form::Whole => meta::encode(kind, stored),
-            Form::Metadata => partial(stored),
+            Form::Metadata => Cow::Owned(partial(stored)),
             Form::Table => {
                 let meta = json!({"resourceVersion": stored["metadata"]["resourceVersion"]});
-                print::table(kind, std::iter::once(stored), self.include, now, &meta)
+                Cow::Owned(print::table(
+                    kind,
+                    std::iter::once(stored),
+                    self.include,
+                    now,
+                    &meta,
+                ))
             }
         }
     }
 
-    /// A list.
+    /// The answer that lists objects.
     pub(crate) fn list<'a>(
         self,
         kind: &Kind,
         items: impl Iterator<Item = &'a Value>,
         now: Time,
         list_meta: &Value,
-    ) -> Value {
+    ) -> Response<Body> {
+        let code = StatusCode::OK;
         match self.form {
-            Form::Table => print::table(kind, items, self.include, now, list_meta),
-            Form::Metadata => json!({
-                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": list_meta,
-                "items": items.map(partial).collect::<Vec<_>>()
-            }),
-            Form::Whole => json!({
-                "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": list_meta,
-                "items": items.map(|item| list_item(kind, item)).collect::<Vec<_>>()
-            }),
+            Form::Table => json(
+                code,
+                &print::table(kind, items, self.include, now, list_meta),
+            ),
+            Form::Metadata => json(
+                code,
+                &List {
+                    kind: "PartialObjectMetadataList",
+                    api_version: "meta.k8s.io/v1".into(),
+                    metadata: list_meta,
+                    items: items.map(partial).collect(),
+                },
+            ),
+            Form::Whole => json(
+                code,
+                &List {
+                    kind: &kind.list_kind,
+                    api_version: kind.api_version(),
+                    metadata: list_meta,
+                    items: items
+                        .map(|item| Item {
+                            object: meta::encode(kind, item),
+                            named: kind.is_custom(),
+                        })
+                        .collect(),
+                },
+            ),
         }
     }
 }
 
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct List<'a, T> {
+    kind: &'a str,
+    api_version: String,
+    metadata: &'a Value,
+    items: Vec<T>,
+}
+
 /// Items of typed lists don't repeat their kind; those of custom kinds do.
-fn list_item(kind: &Kind, stored: &Value) -> Value {
-    let mut item = meta::encode(kind, stored);
-    if let (false, Some(fields)) = (kind.is_custom(), item.as_object_mut()) {
-        fields.remove("apiVersion");
-        fields.remove("kind");
+struct Item<'a> {
+    object: Cow<'a, Value>,
+    named: bool,
+}
+
+impl Serialize for Item<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self.object.as_object() {
+            Some(fields) if !self.named => serializer.collect_map(
+                fields
+                    .iter()
+                    .filter(|(name, _)| *name != "apiVersion" && *name != "kind"),
+            ),
+            _ => self.object.serialize(serializer),
+        }
     }
-    item
 }
 
 fn partial(stored: &Value) -> Value {

@@ -12,6 +12,7 @@ use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use onehop_core::time::Time;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 
@@ -299,7 +300,16 @@ impl Watch {
 }
 
 fn line(event: &str, object: &Value) -> Bytes {
-    let mut text = json!({"type": event, "object": object}).to_string();
-    text.push('\n');
+    #[derive(Serialize)]
+    struct Line<'a> {
+        r#type: &'a str,
+        object: &'a Value,
+    }
+    let mut text = serde_json::to_vec(&Line {
+        r#type: event,
+        object,
+    })
+    .unwrap_or_default();
+    text.push(b'\n');
     Bytes::from(text)
 }

@@ -6,6 +6,9 @@
 pub(crate) mod merge;
 pub(crate) mod set;
 
+#[cfg(test)]
+mod laws;
+
 use std::collections::BTreeMap;
 
 use onehop_core::time::Time;
@@ -214,7 +217,7 @@ fn entry_json(id: &Id, entry: &Entry) -> Value {
 
 /// Metadata that the server owns, and the parts that a write through this path cannot change.
 fn ignored(call: &Call) -> FieldSet {
-    let mut set = FieldSet::from_json(&json!({
+    let server_owned = FieldSet::from_json(&json!({
         "f:apiVersion": {}, "f:kind": {},
         "f:metadata": {
             "f:creationTimestamp": {}, "f:deletionGracePeriodSeconds": {}, "f:deletionTimestamp": {},
@@ -222,15 +225,19 @@ fn ignored(call: &Call) -> FieldSet {
             "f:resourceVersion": {}, "f:selfLink": {}, "f:uid": {}
         }
     }));
-    if call.kind.has(crate::kind::Trait::Status) {
-        let reset = match call.part {
-            Part::Status if call.kind.is_custom() => json!({"f:spec": {}, "f:metadata": {}}),
-            Part::Status => json!({"f:spec": {}}),
-            _ => json!({"f:status": {}}),
-        };
-        set = set.union(&FieldSet::from_json(&reset));
+    server_owned.union(&reset_by(call))
+}
+
+/// Parts that a write through this path cannot change (`GetResetFields`).
+fn reset_by(call: &Call) -> FieldSet {
+    if !call.kind.has(crate::kind::Trait::Status) {
+        return FieldSet::default();
     }
-    set
+    FieldSet::from_json(&match call.part {
+        Part::Status if call.kind.is_custom() => json!({"f:spec": {}, "f:metadata": {}}),
+        Part::Status => json!({"f:spec": {}}),
+        _ => json!({"f:status": {}}),
+    })
 }
 
 /// Records a plain write: the writer owns what it changed, the others lose it.
@@ -279,9 +286,11 @@ pub(crate) fn apply(call: &Call, live: &Value, config: &Value, force: bool) -> R
     let mut managed = Managed::read(live);
     let me = Id::new(call, Manager::Apply);
     let last = managed.entries.get(&me).map(|entry| entry.fields.clone());
-    let wanted = FieldSet::of(shape, config).without_subtrees(&ignored(call));
+    let reset = reset_by(call);
+    // The name and its like count as applied until the pruning is done, else metadata would go with its last label.
+    let whole = FieldSet::of(shape, config).without_subtrees(&reset);
     let entry = Entry {
-        fields: wanted,
+        fields: whole,
         version: call.kind.api_version(),
         time: stamp(call.now),
     };
@@ -293,6 +302,9 @@ pub(crate) fn apply(call: &Call, live: &Value, config: &Value, force: bool) -> R
         _ => merged,
     };
     drop_nulls(&mut new);
+    if let Some(entry) = managed.entries.get_mut(&me) {
+        entry.fields = entry.fields.without_subtrees(&ignored(call));
+    }
     let comparison = visible(call, Comparison::of(shape, live, &new));
     let conflicts = managed.conflicts(&me, &comparison);
     if !force && !conflicts.is_empty() {

@@ -90,7 +90,7 @@ impl Deleted {
             Self::Gone(object) if !kind.has(Trait::ReturnsDeleted) => {
                 meta::deleted_status(kind, object)
             }
-            Self::Gone(object) | Self::Pending(object) => meta::encode(kind, object),
+            Self::Gone(object) | Self::Pending(object) => meta::encode(kind, object).into_owned(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Decoding of request bodies and the rules of metadata that hold for every kind.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, FieldError, Problem, Result};
@@ -34,8 +36,46 @@ pub(crate) fn decode(kind: &Kind, mut body: Value) -> Result<Value> {
             "{given} in version {version:?} cannot be handled as a {wanted}: converting to {wanted}: unknown conversion"
         )));
     }
+    if !kind.is_custom() {
+        quantities_to_text(&mut body);
+    }
     check_types(kind, &body)?;
     Ok(normalise(kind, body))
+}
+
+/// Quantities may be written as numbers; Go keeps their text.
+fn quantities_to_text(value: &mut Value) {
+    const HOLDERS: [&str; 6] = [
+        "limits",
+        "requests",
+        "capacity",
+        "allocatable",
+        "overhead",
+        "hard",
+    ];
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match field {
+                    Value::Object(quantities) if HOLDERS.contains(&name.as_str()) => {
+                        for quantity in quantities
+                            .values_mut()
+                            .filter(|quantity| quantity.is_number())
+                        {
+                            *quantity = quantity.to_string().into();
+                        }
+                    }
+                    field => quantities_to_text(field),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                quantities_to_text(item);
+            }
+        }
+        _ => {}
+    }
 }
 
 fn check_types(kind: &Kind, body: &Value) -> Result<()> {
@@ -94,13 +134,17 @@ fn normalise(kind: &Kind, mut body: Value) -> Value {
 }
 
 /// The stored object as a version shows it.
-pub(crate) fn encode(kind: &Kind, stored: &Value) -> Value {
+pub(crate) fn encode<'a>(kind: &Kind, stored: &'a Value) -> Cow<'a, Value> {
+    let version = kind.api_version();
+    if stored["apiVersion"] == version.as_str() {
+        return Cow::Borrowed(stored);
+    }
     let mut shown = stored.clone();
     if let Some(conversion) = &kind.conversion {
         shown = (conversion.from_stored)(shown);
     }
-    shown["apiVersion"] = kind.api_version().into();
-    shown
+    shown["apiVersion"] = version.into();
+    Cow::Owned(shown)
 }
 
 /// Takes namespace and name from the URL where the body has none; refuses others.

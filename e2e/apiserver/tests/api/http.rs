@@ -310,3 +310,72 @@ async fn the_finalizer_helper_of_kube_rs_works() {
     run(api.get("a").await.unwrap()).await.unwrap();
     assert!(api.get_opt("a").await.unwrap().is_none());
 }
+
+#[tokio::test]
+async fn the_audit_tells_every_request_with_its_user_and_answer() {
+    let server = crate::support::server();
+    let mut audit = server.audit();
+    let client = server.client(&e2e_apiserver::Identity::service_account("onehop", "agent"));
+    raw(&client, "POST", MAPS, &json!({"metadata": {"name": "a"}})).await;
+    raw(&client, "POST", MAPS, &json!({"metadata": {"name": "a"}})).await;
+    raw(&client, "GET", MAPS, &Value::Null).await;
+    let mut seen = Vec::new();
+    while let Ok(record) = audit.try_recv() {
+        assert_eq!(record.user, "system:serviceaccount:onehop:agent");
+        seen.push((
+            record.verb,
+            record.resource.clone(),
+            record.code,
+            record.is_write(),
+        ));
+    }
+    let maps = || "configmaps".to_owned();
+    assert_eq!(
+        seen,
+        [
+            ("create", maps(), 201, true),
+            ("create", maps(), 409, false),
+            ("list", maps(), 200, false)
+        ]
+    );
+}
+
+#[tokio::test]
+async fn the_server_publishes_its_own_address() {
+    let server = crate::support::server();
+    for port in [6443, 7443] {
+        server.publish(format!("172.30.0.1:{port}").parse().unwrap());
+    }
+    let client = server.client(&e2e_apiserver::Identity::admin());
+    let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+    let (code, slice) = raw(&client, "GET", path, &Value::Null).await;
+    assert_eq!((code, &slice["ports"][0]["port"]), (200, &json!(7443)));
+}
+
+#[tokio::test]
+async fn what_people_write_loosely_is_kept_as_the_real_server_keeps_it() {
+    let client = client();
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"a": "text"}});
+    let (_, made) = raw(
+        &client,
+        "POST",
+        "/api/v1/namespaces/default/secrets",
+        &secret,
+    )
+    .await;
+    assert_eq!(
+        (&made["data"]["a"], &made["type"], &made["stringData"]),
+        (&json!("dGV4dA=="), &json!("Opaque"), &Value::Null)
+    );
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [
+        {"name": "c", "image": "i", "resources": {"limits": {"cpu": 1}}}
+    ]}});
+    let (code, made) = raw(&client, "POST", "/api/v1/namespaces/default/pods", &pod).await;
+    assert_eq!(code, 201, "{made:#}");
+    let resources = &made["spec"]["containers"][0]["resources"];
+    assert_eq!(
+        resources,
+        &json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1"}})
+    );
+    assert_eq!(made["status"]["qosClass"], "Burstable");
+}

@@ -13,6 +13,7 @@ mod custom;
 mod deletion;
 mod http;
 mod kubelet;
+mod nodes;
 mod rollout;
 mod services;
 mod slices;
