@@ -34,7 +34,7 @@ pub(crate) trait Controller: Send + 'static {
     const MANAGER: &'static str = "kube-controller-manager";
 
     /// Keys that a change concerns.
-    fn wake(&self, desk: &Desk, change: &Change) -> Vec<String>;
+    fn wake(&mut self, desk: &Desk, change: &Change) -> Vec<String>;
 
     /// Brings what a key stands for nearer to what it should be.
     fn reconcile(&mut self, desk: &Desk, key: &str) -> Outcome;

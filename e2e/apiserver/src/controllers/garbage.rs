@@ -17,7 +17,7 @@ pub(crate) struct Garbage;
 impl Controller for Garbage {
     const NAME: &'static str = "garbage";
 
-    fn wake(&self, desk: &Desk, change: &Change) -> Vec<String> {
+    fn wake(&mut self, desk: &Desk, change: &Change) -> Vec<String> {
         let mut keys = Vec::new();
         if let Some(new) = &change.new {
             let owned = !list_at(new, &["metadata", "ownerReferences"]).is_empty();

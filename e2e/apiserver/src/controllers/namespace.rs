@@ -16,7 +16,7 @@ pub(crate) struct Namespaces;
 impl Controller for Namespaces {
     const NAME: &'static str = "namespace";
 
-    fn wake(&self, desk: &Desk, change: &Change) -> Vec<String> {
+    fn wake(&mut self, desk: &Desk, change: &Change) -> Vec<String> {
         if change.table.as_ref() == "namespaces" {
             return vec![change.key.clone()];
         }

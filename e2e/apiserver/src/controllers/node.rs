@@ -33,7 +33,7 @@ pub(crate) struct Nodes {
 impl Controller for Nodes {
     const NAME: &'static str = "node";
 
-    fn wake(&self, _: &Desk, change: &Change) -> Vec<String> {
+    fn wake(&mut self, _: &Desk, change: &Change) -> Vec<String> {
         match change.table.as_ref() {
             "nodes" => vec![change.key.clone()],
             LEASES => change

@@ -27,7 +27,7 @@ pub(crate) struct ReplicaSets;
 impl Controller for ReplicaSets {
     const NAME: &'static str = "replicaset";
 
-    fn wake(&self, desk: &Desk, change: &Change) -> Vec<String> {
+    fn wake(&mut self, desk: &Desk, change: &Change) -> Vec<String> {
         match change.table.as_ref() {
             TABLE => vec![change.key.clone()],
             "pods" => {

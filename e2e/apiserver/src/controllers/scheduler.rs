@@ -24,7 +24,7 @@ impl Controller for Scheduler {
     const NAME: &'static str = "scheduler";
     const MANAGER: &'static str = "kube-scheduler";
 
-    fn wake(&self, desk: &Desk, change: &Change) -> Vec<String> {
+    fn wake(&mut self, desk: &Desk, change: &Change) -> Vec<String> {
         match (change.table.as_ref(), &change.new) {
             ("pods", Some(pod)) if is_waiting(pod) => vec![change.key.clone()],
             // Room may have come up.

@@ -1,6 +1,6 @@
 //! `EndpointSlices` of Services with a selector.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onehop_core::time::Time;
 use serde_json::{Value, json};
@@ -18,27 +18,23 @@ use crate::verbs::delete::DeleteOptions;
 pub(crate) const TABLE: &str = "endpointslices.discovery.k8s.io";
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// The controller, with the times that it has told already.
+/// The controller.
 #[derive(Default)]
 pub(crate) struct Slices {
+    /// Keys of the slices of each Service.
+    slices: BTreeMap<String, BTreeSet<String>>,
+    /// Times of changes that were told already.
     seen: BTreeMap<String, BTreeMap<String, Time>>,
 }
 
 impl Controller for Slices {
     const NAME: &'static str = "endpointslice";
 
-    fn wake(&self, desk: &Desk, change: &Change) -> Vec<String> {
+    fn wake(&mut self, desk: &Desk, change: &Change) -> Vec<String> {
         match change.table.as_ref() {
             "services" => vec![change.key.clone()],
             "pods" => services_of(desk, change),
-            TABLE => {
-                let slice = change.object();
-                let service = label(slice, SERVICE_NAME).filter(|_| is_ours(slice));
-                service
-                    .map(|service| object::key(object::namespace(slice), service))
-                    .into_iter()
-                    .collect()
-            }
+            TABLE => self.note_slice(change).into_iter().collect(),
             "nodes" => {
                 let zone = |node: &Value| label(node, super::scheduler::ZONE).map(str::to_owned);
                 let moved = match (&change.old, &change.new) {
@@ -70,11 +66,9 @@ impl Controller for Slices {
         let selector = at(&service, &["spec", "selector"]);
         let mut pods = desk.list("pods", namespace);
         pods.retain(|pod| has_labels(pod, selector) && !is_over(pod));
-        let mut slices = desk.list(TABLE, namespace);
-        let name = object::name(&service);
-        slices.retain(|slice| {
-            is_ours(slice) && label(slice, SERVICE_NAME) == Some(name) && !is_deleting(slice)
-        });
+        let known = self.slices.get(key).into_iter().flatten();
+        let mut slices: Vec<_> = known.filter_map(|slice| desk.get(TABLE, slice)).collect();
+        slices.retain(|slice| !is_deleting(slice));
         let trigger = self.trigger_time(key, &service, &pods);
         let nodes: BTreeMap<String, _> = desk
             .list("nodes", "")
@@ -121,6 +115,29 @@ fn services_of(desk: &Desk, change: &Change) -> Vec<String> {
 }
 
 impl Slices {
+    /// Follows a change of a slice; the answer is the Service that it is of.
+    fn note_slice(&mut self, change: &Change) -> Option<String> {
+        let service_of = |slice: &Value| {
+            let name = label(slice, SERVICE_NAME).filter(|_| is_ours(slice))?;
+            Some(object::key(object::namespace(slice), name))
+        };
+        if let Some(before) = change.old.as_deref().and_then(service_of)
+            && let Some(slices) = self.slices.get_mut(&before)
+        {
+            slices.remove(&change.key);
+            if slices.is_empty() {
+                self.slices.remove(&before);
+            }
+        }
+        if let Some(after) = change.new.as_deref().and_then(service_of) {
+            self.slices
+                .entry(after)
+                .or_default()
+                .insert(change.key.clone());
+        }
+        service_of(change.object())
+    }
+
     /// The earliest change that no slice tells of yet (`TriggerTimeTracker`).
     fn trigger_time(
         &mut self,

@@ -37,7 +37,7 @@ pub(crate) struct Deployments;
 impl Controller for Deployments {
     const NAME: &'static str = "deployment";
 
-    fn wake(&self, desk: &Desk, change: &Change) -> Vec<String> {
+    fn wake(&mut self, desk: &Desk, change: &Change) -> Vec<String> {
         let owner = |object: &Value, kind: &str| {
             let owner = controller_ref(object).filter(|owner| owner["kind"] == kind)?;
             Some(object::key(
