@@ -63,7 +63,8 @@ impl Verdict {
             status: status.to_owned(),
             reason: self.reason,
             message: self.message,
-            observed_generation: Some(generation),
+            // The API server gives Services no generation; there is none to have observed then.
+            observed_generation: (generation > 0).then_some(generation),
             last_transition_time: same
                 .map_or_else(|| now.into(), |c| c.last_transition_time.clone()),
         }
