@@ -230,8 +230,8 @@ fn service(selector: &Value, ports: &[(&str, u16, Value)]) -> ServiceSpec {
         "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
         "spec": { "selector": selector, "ports": ports },
     });
-    let service = serde_json::from_value(object).expect("a Service");
-    ServiceSpec::read(&service).expect("readable").0
+    let service = serde_json::from_value(object).unwrap();
+    ServiceSpec::read(&service).unwrap().0
 }
 
 /// Numbers of the endpoints of each port of the Service, in order.
