@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -27,8 +27,9 @@ const UDP: u8 = 17;
 /// Pause before a clean-up that failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Addresses that serve, by UDP frontend; empty: the frontend is gone or serves nobody (S-92).
-pub type Servers = BTreeMap<Front, BTreeSet<IpAddr>>;
+/// Endpoints that serve, by UDP frontend; empty: the frontend is gone or serves nobody (S-92). With
+/// their ports: a pod that goes on under another target port answers nobody on the old one.
+pub type Servers = BTreeMap<Front, BTreeSet<SocketAddr>>;
 
 /// Frontends to look at.
 #[derive(Debug, Default)]
@@ -146,10 +147,11 @@ impl Task {
     /// that was never translated answers from the frontend itself, which is stale too (S-93).
     fn is_stale(&self, family: Family, flow: &Flow) -> bool {
         let (original, reply) = (&flow.original, &flow.reply);
-        self.is_stale_tuple(family, original.dst, original.dst_port, reply.src)
+        let from = SocketAddr::new(reply.src, reply.src_port);
+        self.is_stale_tuple(family, original.dst, original.dst_port, from)
     }
 
-    fn is_stale_tuple(&self, family: Family, addr: IpAddr, port: u16, from: IpAddr) -> bool {
+    fn is_stale_tuple(&self, family: Family, addr: IpAddr, port: u16, from: SocketAddr) -> bool {
         let protocol = Protocol::Udp;
         let vip = Front::Vip(Frontend {
             address: addr,
@@ -201,8 +203,12 @@ mod tests {
         })
     }
 
+    fn server(text: &str) -> SocketAddr {
+        text.parse().expect("an address and a port")
+    }
+
     fn task(front: Front, servers: &[&str]) -> Task {
-        let servers = servers.iter().map(|text| addr(text)).collect();
+        let servers = servers.iter().map(|text| server(text)).collect();
         Task {
             servers: [(front, servers)].into(),
             node_addresses: vec![addr("10.0.1.1")],
@@ -210,20 +216,24 @@ mod tests {
     }
 
     fn stale(task: &Task, dst: &str, port: u16, reply: &str) -> bool {
-        task.is_stale_tuple(Family::V4, addr(dst), port, addr(reply))
+        task.is_stale_tuple(Family::V4, addr(dst), port, server(reply))
     }
 
     #[test]
     fn s91_only_flows_to_somebody_who_does_not_serve_are_stale() {
-        let task = task(vip("10.96.0.10"), &["10.244.0.1", "10.244.0.2"]);
-        assert!(!stale(&task, "10.96.0.10", 53, "10.244.0.2"));
-        assert!(stale(&task, "10.96.0.10", 53, "10.244.0.3"));
+        let task = task(vip("10.96.0.10"), &["10.244.0.1:5353", "10.244.0.2:5353"]);
+        assert!(!stale(&task, "10.96.0.10", 53, "10.244.0.2:5353"));
+        assert!(stale(&task, "10.96.0.10", 53, "10.244.0.3:5353"));
         assert!(
-            !stale(&task, "10.96.0.11", 53, "10.244.0.3"),
+            stale(&task, "10.96.0.10", 53, "10.244.0.2:5300"),
+            "the target port was changed"
+        );
+        assert!(
+            !stale(&task, "10.96.0.11", 53, "10.244.0.3:5353"),
             "another Service"
         );
         assert!(
-            !stale(&task, "10.96.0.10", 54, "10.244.0.3"),
+            !stale(&task, "10.96.0.10", 54, "10.244.0.3:5353"),
             "another port"
         );
     }
@@ -234,11 +244,11 @@ mod tests {
             &task(vip("10.96.0.10"), &[]),
             "10.96.0.10",
             53,
-            "10.244.0.1"
+            "10.244.0.1:5353"
         ));
-        let served = task(vip("10.96.0.10"), &["10.244.0.1"]);
+        let served = task(vip("10.96.0.10"), &["10.244.0.1:5353"]);
         assert!(
-            stale(&served, "10.96.0.10", 53, "10.96.0.10"),
+            stale(&served, "10.96.0.10", 53, "10.96.0.10:53"),
             "never translated"
         );
     }
@@ -247,11 +257,11 @@ mod tests {
     fn s95_a_node_port_counts_on_node_addresses_only() {
         let task = task(
             Front::NodePort(Family::V4, Protocol::Udp, 30053),
-            &["10.244.0.1"],
+            &["10.244.0.1:5353"],
         );
-        assert!(stale(&task, "10.0.1.1", 30053, "10.244.0.9"));
+        assert!(stale(&task, "10.0.1.1", 30053, "10.244.0.9:5353"));
         assert!(
-            !stale(&task, "192.0.2.1", 30053, "192.0.2.1"),
+            !stale(&task, "192.0.2.1", 30053, "192.0.2.1:30053"),
             "an unrelated host"
         );
     }

@@ -57,8 +57,8 @@ pub struct Batch {
     pub change: ElementChange,
     /// The Services compiled for it with their local ready endpoints, for the health answers.
     pub services: Vec<(ServiceKey, usize)>,
-    /// UDP frontends whose servers changed, with the addresses that serve now (S-91, S-92).
-    pub udp: BTreeMap<Front, BTreeSet<IpAddr>>,
+    /// UDP frontends whose servers changed, with the endpoints that serve now (S-91, S-92).
+    pub udp: BTreeMap<Front, BTreeSet<SocketAddr>>,
     /// What to tell about Services, for those about whom it changed.
     pub notices: Vec<(ServiceKey, Vec<Notice>)>,
 }
@@ -66,7 +66,7 @@ pub struct Batch {
 /// What is remembered of a compiled Service besides its elements.
 #[derive(Debug, Default)]
 struct Summary {
-    udp: BTreeMap<Front, BTreeSet<IpAddr>>,
+    udp: BTreeMap<Front, BTreeSet<SocketAddr>>,
     notices: Vec<Notice>,
     programmed: usize,
     no_local: (usize, usize),

@@ -39,8 +39,8 @@ pub struct Surroundings<'a> {
 pub struct Compiled {
     /// Its elements in both tables.
     pub elements: Elements,
-    /// UDP frontends with the addresses that serve them, whatever policy and topology say (S-91).
-    pub udp: BTreeMap<Front, BTreeSet<IpAddr>>,
+    /// UDP frontends with the endpoints that serve them, whatever policy and topology say (S-91).
+    pub udp: BTreeMap<Front, BTreeSet<SocketAddr>>,
     /// Frontends that are another Service's (S-33).
     pub lost: Vec<Front>,
     /// Endpoints over the limit of one list (S-208), by frontend.
@@ -88,7 +88,7 @@ struct Port {
     cluster: Vec<SocketAddr>,
     local: Vec<SocketAddr>,
     any: bool,
-    serving: BTreeSet<IpAddr>,
+    serving: BTreeSet<SocketAddr>,
 }
 
 impl Port {
@@ -102,13 +102,16 @@ impl Port {
         let policies = Policies::of(service, port, false);
         let all = endpoints.of(service, port, family);
         let selection = select(policies, all, here);
-        let serving = all.iter().filter(|endpoint| endpoint.conditions.serving);
+        let serving = all
+            .iter()
+            .filter(|endpoint| endpoint.conditions.serving)
+            .collect();
         Self {
             policies,
             cluster: targets(selection.cluster),
             local: targets(selection.local),
             any: selection.any,
-            serving: serving.map(|endpoint| endpoint.address).collect(),
+            serving: targets(Some(serving)).into_iter().collect(),
         }
     }
 
