@@ -141,7 +141,9 @@ impl Kubelet {
     /// Network namespace of a pod, while it has one.
     pub fn pod_netns(&self, namespace: &str, pod: &str) -> Option<Netns> {
         let namespaces = lock(&self.shared.namespaces);
-        let mut of_pod = namespaces.iter().filter(|(p, _)| p.namespace == namespace && p.name == pod);
+        let mut of_pod = namespaces
+            .iter()
+            .filter(|(p, _)| p.namespace == namespace && p.name == pod);
         of_pod.next_back().map(|(_, netns)| netns.clone())
     }
 
