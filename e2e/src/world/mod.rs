@@ -177,6 +177,11 @@ impl World {
         &self.fabric
     }
 
+    /// The API server itself, for what no client can do to it.
+    pub fn api_server(&self) -> &e2e_apiserver::ApiServer {
+        &self.plane.api
+    }
+
     /// A client of the API server with every right.
     pub fn kube(&self) -> Client {
         self.plane.client()

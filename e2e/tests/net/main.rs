@@ -2,6 +2,7 @@
 
 mod cells;
 mod empty;
+mod flood;
 mod hairpin;
 mod health_port;
 mod removal;

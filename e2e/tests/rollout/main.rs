@@ -1,7 +1,9 @@
 //! Rollouts and kills under load, one after another: they measure, so nothing else should run beside them.
 
 mod agent_killed;
+mod changes;
 mod controller_killed;
 mod graceful;
 mod instant;
 mod support;
+mod unrest;
