@@ -28,7 +28,8 @@ fn vip_group() -> GroupSpec {
     };
     spec.health = spec.health.map(quick);
     spec.mode = Mode::Vip;
-    spec.drain = Duration::from_secs(1);
+    // Long enough for sixty connections on a busy machine.
+    spec.drain = Duration::from_secs(3);
     spec
 }
 

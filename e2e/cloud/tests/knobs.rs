@@ -47,7 +47,7 @@ fn stops_after(sim: &mut Sim, wanted: std::net::SocketAddr, limit: u64) -> u64 {
 }
 
 #[test]
-fn fc_t01_a_registration_lag_of_100_s_with_3_good_probes() {
+fn fct01_a_registration_lag_of_100_s_with_3_good_probes() {
     let mut sim = Sim::new(
         lagging(|lags| lags.registration = Lag::secs(100)),
         1,
@@ -81,7 +81,7 @@ fn fc_t01_a_registration_lag_of_100_s_with_3_good_probes() {
 }
 
 #[test]
-fn fc_t02_the_verdict_comes_after_the_threshold_and_new_flows_end_a_tail_later() {
+fn fct02_the_verdict_comes_after_the_threshold_and_new_flows_end_a_tail_later() {
     let tail = Lag::Uniform(Duration::from_secs(30), Duration::from_secs(40));
     let mut sim = Sim::new(lagging(|lags| lags.unhealthy_tail = tail), 7, &["a", "b"]);
     let (_, group) = sim.balanced_group(group(10, 3, 2));
@@ -111,7 +111,7 @@ fn fc_t02_the_verdict_comes_after_the_threshold_and_new_flows_end_a_tail_later()
 }
 
 #[test]
-fn fc_t03_new_flows_go_on_for_the_tail_whatever_the_drain_time() {
+fn fct03_new_flows_go_on_for_the_tail_whatever_the_drain_time() {
     let profile = lagging(|lags| lags.deregistration_tail = Lag::secs(120));
     let mut sim = Sim::new(profile, 1, &["a"]);
     let spec = GroupSpec {

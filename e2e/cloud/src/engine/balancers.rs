@@ -19,6 +19,8 @@ impl Engine {
             if let Some(id) = engine.keys.find(key, operation, &spec)?.map(LbId::from) {
                 return Ok((engine.lb_status(&id)?, id.to_string()));
             }
+            engine.refuse_bad_text(&spec)?;
+            engine.check_lb_quota(false, &spec)?;
             engine.check_addresses(None, &spec, cause)?;
             let id = LbId::numbered(engine.next_lb);
             engine.next_lb += 1;
@@ -35,17 +37,10 @@ impl Engine {
             Operation::UpdateLoadBalancer,
             id.as_str(),
             |engine, cause| {
-                let old = engine.balancer(id)?.spec.clone();
-                engine.check_addresses(Some(id), &spec, cause)?;
-                if old != spec {
-                    engine.move_addresses(id, &old.addresses, &spec.addresses, cause);
-                    let groups = engine.groups_of(id);
-                    engine.balancer_mut(id)?.spec = spec;
-                    for group in &groups {
-                        engine.refresh_views(group, cause);
-                    }
-                    engine.revision += 1;
-                }
+                engine.refuse_bad_text(&spec)?;
+                engine.check_ipv6(&engine.balancer(id)?.spec, &spec)?;
+                engine.check_lb_quota(true, &spec)?;
+                engine.replace_lb(id, spec, cause)?;
                 Ok((engine.lb_status(id)?, id.to_string()))
             },
         )
@@ -58,15 +53,7 @@ impl Engine {
             Operation::DeleteLoadBalancer,
             id.as_str(),
             |engine, cause| {
-                let listeners: Vec<_> = engine.balancer(id)?.listeners.keys().copied().collect();
-                for listener in listeners {
-                    engine.remove_listener(id, listener, cause);
-                }
-                if let Some(balancer) = engine.balancers.remove(id) {
-                    engine.move_addresses(id, &balancer.spec.addresses, &[], cause);
-                }
-                engine.keys.forget(id.as_str());
-                engine.revision += 1;
+                engine.drop_lb(id, cause)?;
                 Ok(((), id.to_string()))
             },
         )
@@ -75,22 +62,50 @@ impl Engine {
     /// One load balancer.
     pub fn get_lb(&mut self, now: Time, id: &LbId) -> Result<LbStatus, ApiError> {
         self.call(now, Operation::GetLoadBalancer, id.as_str(), |engine, _| {
-            Ok((engine.lb_status(id)?, id.to_string()))
+            Ok((engine.seen_lb(id)?, id.to_string()))
         })
     }
 
     /// Load balancers that carry all of these tags, by id.
     pub fn list_lbs(&mut self, now: Time, tags: &Tags) -> Result<Vec<LbStatus>, ApiError> {
         self.call(now, Operation::ListLoadBalancers, "", |engine, _| {
-            let carries = |balancer: &Balancer| has_tags(&balancer.spec.tags, tags);
-            let found = engine
-                .balancers
-                .iter()
-                .filter(|(_, balancer)| carries(balancer));
-            let ids: Vec<LbId> = found.map(|(id, _)| id.clone()).collect();
-            let all: Result<_, _> = ids.iter().map(|id| engine.lb_status(id)).collect();
-            Ok((all?, String::new()))
+            let mut found = engine.seen_lbs();
+            found.retain(|lb| has_tags(&lb.spec.tags, tags));
+            Ok((found, String::new()))
         })
+    }
+
+    pub(super) fn replace_lb(
+        &mut self,
+        id: &LbId,
+        spec: LbSpec,
+        cause: Seq,
+    ) -> Result<(), ApiError> {
+        let old = self.balancer(id)?.spec.clone();
+        self.check_addresses(Some(id), &spec, cause)?;
+        if old != spec {
+            self.move_addresses(id, &old.addresses, &spec.addresses, cause);
+            let groups = self.groups_of(id);
+            self.balancer_mut(id)?.spec = spec;
+            for group in &groups {
+                self.refresh_views(group, cause);
+            }
+            self.revision += 1;
+        }
+        Ok(())
+    }
+
+    pub(super) fn drop_lb(&mut self, id: &LbId, cause: Seq) -> Result<(), ApiError> {
+        let listeners: Vec<_> = self.balancer(id)?.listeners.keys().copied().collect();
+        for listener in listeners {
+            self.remove_listener(id, listener, cause);
+        }
+        if let Some(balancer) = self.balancers.remove(id) {
+            self.move_addresses(id, &balancer.spec.addresses, &[], cause);
+        }
+        self.keys.forget(id.as_str());
+        self.revision += 1;
+        Ok(())
     }
 
     fn insert_lb(&mut self, id: &LbId, spec: LbSpec, cause: Seq) {

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 
 use onehop_core::time::Time;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::faults::Effect;
 use super::log::{Seq, What};
 use super::{ApiError, Engine};
 
 /// Kinds of API calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each name says what it does")]
 pub enum Operation {
     CreateLoadBalancer,
@@ -116,8 +117,15 @@ impl Engine {
             subject: subject.to_owned(),
         };
         let seq = self.log.push(self.now, None, what);
-        let answer = run(self, seq);
+        let admitted = self.admit(operation, seq);
+        let effect = admitted.as_ref().ok().copied().flatten();
+        self.faults.under_way = effect;
+        let answer = admitted.and_then(|_| run(self, seq));
+        if answer.is_ok() && operation.is_write() {
+            self.note_change();
+        }
         let (result, subject) = match &answer {
+            Ok((_, id)) if effect == Some(Effect::LostAfter) => ("connection_lost", id.clone()),
             Ok((_, id)) => ("ok", id.clone()),
             Err(error) => (error.code(), subject.to_owned()),
         };
@@ -131,6 +139,9 @@ impl Engine {
             },
         );
         self.advance(now);
+        if answer.is_ok() && effect == Some(Effect::LostAfter) {
+            return Err(ApiError::ConnectionLost { operation });
+        }
         answer.map(|(value, _)| value)
     }
 }

@@ -1,7 +1,9 @@
 //! Refusals of the API, each with a stable code for programs and a message for people.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
+use super::call::Operation;
 use super::model::{GroupId, LbId, Tags};
 
 /// One wrong field of a request.
@@ -79,6 +81,52 @@ pub enum ApiError {
         /// Load balancers whose listeners use it.
         used_by: Vec<LbId>,
     },
+    /// Too many calls (FC-91).
+    #[error("{operation:?} is called too often; try again in {} ms", .retry_after.as_millis())]
+    Throttled {
+        /// Operation.
+        operation: Operation,
+        /// When a call would pass, in cloud time.
+        retry_after: Duration,
+    },
+    /// A limit on numbers is reached (FC-93).
+    #[error("quota {quota} is {limit}: remove something or ask for more")]
+    QuotaExceeded {
+        /// Name of the quota.
+        quota: &'static str,
+        /// Its limit.
+        limit: usize,
+    },
+    /// The caller has no right to do this.
+    #[error("not authorized to perform {operation:?}")]
+    Forbidden {
+        /// Operation.
+        operation: Operation,
+    },
+    /// The request holds something that this cloud cannot take (FC-99).
+    #[error("the request holds {text:?}, which does not exist or cannot be used")]
+    BadAttribute {
+        /// What.
+        text: String,
+    },
+    /// The cloud is not available just now.
+    #[error("{operation:?} is not available just now")]
+    Unavailable {
+        /// Operation.
+        operation: Operation,
+    },
+    /// The cloud broke.
+    #[error("{operation:?} failed inside the cloud")]
+    Internal {
+        /// Operation.
+        operation: Operation,
+    },
+    /// No answer comes: the connection drops, before or after the change was made (FC-97).
+    #[error("the connection dropped during {operation:?}")]
+    ConnectionLost {
+        /// Operation.
+        operation: Operation,
+    },
 }
 
 impl ApiError {
@@ -92,6 +140,13 @@ impl ApiError {
             Self::AddressInUse { .. } => "address_in_use",
             Self::AddressNotRouted { .. } => "address_not_routed",
             Self::GroupInUse { .. } => "group_in_use",
+            Self::Throttled { .. } => "throttled",
+            Self::QuotaExceeded { .. } => "quota_exceeded",
+            Self::Forbidden { .. } => "forbidden",
+            Self::BadAttribute { .. } => "bad_attribute",
+            Self::Unavailable { .. } => "unavailable",
+            Self::Internal { .. } => "internal_error",
+            Self::ConnectionLost { .. } => "connection_lost",
         }
     }
 

@@ -1,6 +1,6 @@
 //! API operations on groups and their targets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use onehop_core::time::Time;
@@ -11,8 +11,8 @@ use super::log::Seq;
 use super::target::{Life, Target};
 use super::timer::Timer;
 use super::{
-    ApiError, Engine, Group, GroupId, GroupSpec, GroupStatus, LbId, Reason, Tags, TargetSpec,
-    TargetState, TargetStatus, not_found,
+    ApiError, Engine, Group, GroupId, GroupSpec, GroupStatus, LbId, Tags, TargetSpec, TargetStatus,
+    not_found,
 };
 
 impl Engine {
@@ -28,15 +28,12 @@ impl Engine {
             if let Some(id) = engine.keys.find(key, operation, &spec)?.map(GroupId::from) {
                 return Ok((engine.group_status(&id)?, id.to_string()));
             }
+            engine.refuse_bad_text(&spec)?;
+            engine.check_group_quota()?;
             let id = GroupId::numbered(engine.next_group);
             engine.next_group += 1;
             engine.keys.remember(key, operation, &spec, id.as_str());
-            let group = Group {
-                spec,
-                targets: BTreeMap::new(),
-                users: BTreeSet::new(),
-            };
-            engine.groups.insert(id.clone(), group);
+            engine.groups.insert(id.clone(), Group::empty(spec));
             Ok((engine.group_status(&id)?, id.to_string()))
         })
     }
@@ -54,12 +51,9 @@ impl Engine {
                 let message = "protocol and mode are fixed: make another group and switch to it";
                 return Err(ApiError::invalid("protocol", message));
             }
-            if *old != spec {
-                engine.group_mut(id)?.spec = spec;
-                engine.reschedule_probes(id, cause);
-                engine.rejudge_group(id, cause);
-                engine.revision += 1;
-            }
+            engine.check_probe_protocol(old, &spec)?;
+            engine.refuse_bad_text(&spec)?;
+            engine.replace_group(id, spec, cause)?;
             Ok((engine.group_status(id)?, id.to_string()))
         })
     }
@@ -75,9 +69,7 @@ impl Engine {
                     used_by,
                 });
             }
-            engine.groups.remove(id);
-            engine.keys.forget(id.as_str());
-            engine.revision += 1;
+            engine.drop_group(id);
             Ok(((), id.to_string()))
         })
     }
@@ -85,20 +77,16 @@ impl Engine {
     /// One group.
     pub fn get_group(&mut self, now: Time, id: &GroupId) -> Result<GroupStatus, ApiError> {
         self.call(now, Operation::GetGroup, id.as_str(), |engine, _| {
-            Ok((engine.group_status(id)?, id.to_string()))
+            Ok((engine.seen_group(id)?, id.to_string()))
         })
     }
 
     /// Groups that carry all of these tags, by id.
     pub fn list_groups(&mut self, now: Time, tags: &Tags) -> Result<Vec<GroupStatus>, ApiError> {
         self.call(now, Operation::ListGroups, "", |engine, _| {
-            let found = engine
-                .groups
-                .iter()
-                .filter(|(_, group)| has_tags(&group.spec.tags, tags));
-            let ids: Vec<GroupId> = found.map(|(id, _)| id.clone()).collect();
-            let all: Result<_, _> = ids.iter().map(|id| engine.group_status(id)).collect();
-            Ok((all?, String::new()))
+            let mut found = engine.seen_groups();
+            found.retain(|group| has_tags(&group.spec.tags, tags));
+            Ok((found, String::new()))
         })
     }
 
@@ -116,10 +104,16 @@ impl Engine {
             |engine, cause| {
                 engine.group(id)?;
                 let asked: Vec<_> = targets.iter().map(|spec| spec.target).collect();
+                engine.check_target_quota(id, &targets)?;
+                engine.draw_fates(&targets);
                 for spec in targets {
-                    engine.register_one(id, spec, cause)?;
+                    if engine.fate(spec.target).is_none() {
+                        engine.register_one(id, spec, cause)?;
+                    }
                 }
-                Ok((engine.statuses(id, &asked)?, id.to_string()))
+                let mut answer = engine.statuses(id, &asked)?;
+                engine.tell_lies(&mut answer);
+                Ok((answer, id.to_string()))
             },
         )
     }
@@ -155,16 +149,38 @@ impl Engine {
         asked: &[SocketAddr],
     ) -> Result<Vec<TargetStatus>, ApiError> {
         self.call(now, Operation::GetTargets, id.as_str(), |engine, _| {
-            let found = if asked.is_empty() {
-                engine.listed(id)?
-            } else {
-                engine.statuses(id, asked)?
-            };
-            Ok((found, id.to_string()))
+            Ok((engine.seen_targets(id, asked)?, id.to_string()))
         })
     }
 
-    fn register_one(&mut self, id: &GroupId, spec: TargetSpec, cause: Seq) -> Result<(), ApiError> {
+    pub(super) fn replace_group(
+        &mut self,
+        id: &GroupId,
+        spec: GroupSpec,
+        cause: Seq,
+    ) -> Result<(), ApiError> {
+        let group = self.group_mut(id)?;
+        if group.spec != spec {
+            group.spec = spec;
+            self.reschedule_probes(id, cause);
+            self.rejudge_group(id, cause);
+            self.revision += 1;
+        }
+        Ok(())
+    }
+
+    pub(super) fn drop_group(&mut self, id: &GroupId) {
+        self.groups.remove(id);
+        self.keys.forget(id.as_str());
+        self.revision += 1;
+    }
+
+    pub(super) fn register_one(
+        &mut self,
+        id: &GroupId,
+        spec: TargetSpec,
+        cause: Seq,
+    ) -> Result<(), ApiError> {
         let group = self.group_mut(id)?;
         if let Some(known) = group.targets.get_mut(&spec.target)
             && known.life == Life::Registered
@@ -186,7 +202,7 @@ impl Engine {
         Ok(())
     }
 
-    fn deregister_one(
+    pub(super) fn deregister_one(
         &mut self,
         id: &GroupId,
         target: SocketAddr,
@@ -226,7 +242,7 @@ impl Engine {
         self.groups.get(id).ok_or_else(|| not_found("group", id))
     }
 
-    fn group_mut(&mut self, id: &GroupId) -> Result<&mut Group, ApiError> {
+    pub(super) fn group_mut(&mut self, id: &GroupId) -> Result<&mut Group, ApiError> {
         self.groups
             .get_mut(id)
             .ok_or_else(|| not_found("group", id))
@@ -252,7 +268,11 @@ impl Engine {
         })
     }
 
-    fn statuses(&self, id: &GroupId, of: &[SocketAddr]) -> Result<Vec<TargetStatus>, ApiError> {
+    pub(super) fn statuses(
+        &self,
+        id: &GroupId,
+        of: &[SocketAddr],
+    ) -> Result<Vec<TargetStatus>, ApiError> {
         let group = self.group(id)?;
         let status = |target: &SocketAddr| match group.targets.get(target) {
             Some(known) => TargetStatus {
@@ -262,13 +282,7 @@ impl Engine {
                 reason: known.reason,
                 since: Some(known.since),
             },
-            None => TargetStatus {
-                target: *target,
-                zone: None,
-                state: TargetState::Unused,
-                reason: Some(Reason::NotRegistered),
-                since: None,
-            },
+            None => TargetStatus::unregistered(*target),
         };
         Ok(of.iter().map(status).collect())
     }

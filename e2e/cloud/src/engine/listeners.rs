@@ -35,6 +35,7 @@ impl Engine {
                         format!("is a {protocol} group, the listener is {}", key.protocol);
                     return Err(ApiError::invalid("group", message));
                 }
+                engine.check_listener_quota(id, group, old.is_none())?;
                 match old {
                     Some(old) if old == *group => {}
                     Some(old) => engine.switch_listener(id, key, &old, group, cause)?,
@@ -58,9 +59,11 @@ impl Engine {
             Operation::GetListener,
             &subject.clone(),
             |engine, _| {
-                let listener = engine.balancer(id)?.listeners.get(&key);
-                let listener = listener.ok_or_else(|| not_found("listener", &subject))?;
-                Ok((listener.group.clone(), subject))
+                let group = engine.seen_lb(id)?.listeners.remove(&key);
+                Ok((
+                    group.ok_or_else(|| not_found("listener", &subject))?,
+                    subject,
+                ))
             },
         )
     }

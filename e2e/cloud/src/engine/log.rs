@@ -12,6 +12,7 @@ use onehop_core::time::Time;
 use serde::Serialize;
 
 use super::call::Operation;
+use super::faults::{Edit, Effect};
 use super::model::{GroupId, LbId, LbState, NodeId, Reason, TargetState};
 use super::path::Frontend;
 use super::probe::{Outcome, Verdict};
@@ -87,6 +88,19 @@ pub enum What {
         result: &'static str,
         /// The object, also for creates.
         subject: String,
+    },
+    /// A fault was injected into the call that is the cause.
+    FaultInjected {
+        /// Operation.
+        operation: Operation,
+        /// What happened to it.
+        effect: Effect,
+    },
+    /// Something was changed behind the product's back (FC-96).
+    OutOfBand {
+        /// What.
+        #[serde(flatten)]
+        edit: Edit,
     },
     /// A load balancer changed its state.
     LoadBalancerState {

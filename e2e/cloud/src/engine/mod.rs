@@ -8,6 +8,7 @@ mod addresses;
 mod balancers;
 mod call;
 mod error;
+mod faults;
 mod groups;
 mod judgement;
 mod listeners;
@@ -30,6 +31,7 @@ use rand::rngs::SmallRng;
 
 pub use call::Operation;
 pub use error::{ApiError, Holder, Problem};
+pub use faults::{Edit, Effect, Faults, Injection, Quotas, Throttle};
 pub use log::{Event, Log, Seq, What};
 pub use model::{
     GroupId, GroupSpec, GroupStatus, HealthCheck, Inventory, LbId, LbSpec, LbState, LbStatus,
@@ -100,6 +102,16 @@ struct Group {
     users: BTreeSet<(LbId, ListenerKey)>,
 }
 
+impl Group {
+    fn empty(spec: GroupSpec) -> Self {
+        Self {
+            spec,
+            targets: BTreeMap::new(),
+            users: BTreeSet::new(),
+        }
+    }
+}
+
 /// A probe that is under way.
 #[derive(Clone, Debug)]
 struct Flight {
@@ -122,6 +134,7 @@ pub struct Engine {
     owners: BTreeMap<IpAddr, LbId>,
     keys: call::Keys,
     calls: BTreeMap<Operation, u64>,
+    faults: faults::FaultState,
     due_probes: Vec<ProbeOrder>,
     flights: BTreeMap<ProbeId, Flight>,
     next_lb: u64,
@@ -156,6 +169,7 @@ impl Engine {
             owners: BTreeMap::new(),
             keys: call::Keys::default(),
             calls: BTreeMap::new(),
+            faults: faults::FaultState::default(),
             due_probes: Vec::new(),
             flights: BTreeMap::new(),
             next_lb: 1,

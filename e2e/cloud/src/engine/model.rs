@@ -279,6 +279,19 @@ pub struct TargetStatus {
     pub since: Option<Time>,
 }
 
+impl TargetStatus {
+    /// Of a target that the group does not know.
+    pub(crate) fn unregistered(target: SocketAddr) -> Self {
+        Self {
+            target,
+            zone: None,
+            state: TargetState::Unused,
+            reason: Some(Reason::NotRegistered),
+            since: None,
+        }
+    }
+}
+
 /// What the API says about one load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LbStatus {

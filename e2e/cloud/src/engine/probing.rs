@@ -24,6 +24,8 @@ impl Engine {
         else {
             return;
         };
+        let failing = self.faults().failing_probes.contains(&target);
+        let outcome = if failing { Outcome::Refused } else { outcome };
         let now = self.now;
         let check = self
             .groups

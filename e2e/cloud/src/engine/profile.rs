@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
+use serde::{Deserialize, Serialize};
 
 /// A delay that the engine draws when it needs one (FC-06).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "LagSeconds", into = "LagSeconds")]
 pub enum Lag {
     /// Always the same.
     Fixed(Duration),
@@ -39,6 +41,51 @@ impl Lag {
             }
             Self::Measured(values) if values.is_empty() => Duration::ZERO,
             Self::Measured(values) => values[rng.random_range(0..values.len())],
+        }
+    }
+}
+
+impl Default for Lag {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// A [`Lag`] as people write it: a number of seconds, two in a range, or a list.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+enum LagSeconds {
+    Fixed(f64),
+    Measured(Vec<f64>),
+    Uniform { from: f64, to: f64 },
+}
+
+impl TryFrom<LagSeconds> for Lag {
+    type Error = std::time::TryFromFloatSecsError;
+
+    fn try_from(seconds: LagSeconds) -> Result<Self, Self::Error> {
+        let duration = Duration::try_from_secs_f64;
+        Ok(match seconds {
+            LagSeconds::Fixed(value) => Self::Fixed(duration(value)?),
+            LagSeconds::Measured(values) => {
+                Self::Measured(values.into_iter().map(duration).collect::<Result<_, _>>()?)
+            }
+            LagSeconds::Uniform { from, to } => Self::Uniform(duration(from)?, duration(to)?),
+        })
+    }
+}
+
+impl From<Lag> for LagSeconds {
+    fn from(lag: Lag) -> Self {
+        match lag {
+            Lag::Fixed(value) => Self::Fixed(value.as_secs_f64()),
+            Lag::Uniform(from, to) => Self::Uniform {
+                from: from.as_secs_f64(),
+                to: to.as_secs_f64(),
+            },
+            Lag::Measured(values) => {
+                Self::Measured(values.iter().map(Duration::as_secs_f64).collect())
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ type Answer<T> = Result<Json<T>, Failure>;
 type Pairs = Query<Vec<(String, String)>>;
 
 /// Reads a body; the message names the field and the place.
-fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
+pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| ApiError::invalid("body", error.to_string()))
 }
 

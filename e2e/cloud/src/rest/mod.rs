@@ -16,6 +16,7 @@
 //! object. Errors are `{code, message, details}`. Unknown fields are refused. Thin: all rules are the
 //! engine's; this module only converts at the border.
 
+pub mod control;
 mod error;
 mod events;
 mod handlers;
@@ -83,4 +84,13 @@ pub fn router(cloud: Cloud) -> Router {
 /// Serves the API on `listener` until the task is dropped.
 pub async fn serve(cloud: Cloud, listener: tokio::net::TcpListener) -> std::io::Result<()> {
     axum::serve(listener, router(cloud)).await
+}
+
+/// Serves the API and the control interface on one listener until the task is dropped.
+pub async fn serve_with_control(
+    cloud: Cloud,
+    listener: tokio::net::TcpListener,
+) -> std::io::Result<()> {
+    let both = control::router(cloud.clone()).merge(router(cloud));
+    axum::serve(listener, both).await
 }
