@@ -101,8 +101,11 @@ impl<P: Provider> Reconciler<P> {
         }
         let waiting: Vec<ServiceKey> = {
             let index = lock(&self.index);
-            let waiting = index.services().filter(|s| s.spec.ingress.is_empty());
-            waiting.map(|s| s.spec.key.clone()).collect()
+            let waits = |key: &ServiceKey| {
+                let service = index.service(key);
+                service.is_some_and(|s| s.spec.ingress.is_empty())
+            };
+            self.concerned(&index).into_iter().filter(waits).collect()
         };
         for service in waiting {
             self.touch_service(&service);

@@ -16,6 +16,10 @@ use crate::lease::Fence;
 use crate::metrics::{Call, Measures};
 use crate::plan::{Effect, Group, Lane, Provider, Step};
 
+/// Groups of one lane that run side by side: a Service may have hundreds of ports, and clouds count
+/// calls.
+const AT_ONCE: usize = 16;
+
 /// State of all lanes of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
@@ -174,7 +178,8 @@ pub(super) async fn run<P: Provider>(
     loop {
         let mut held = Vec::new();
         for group in waiting {
-            if group.after.iter().all(|id| done.contains(id)) && !busy.contains(&group.subject) {
+            let ready = group.after.iter().all(|id| done.contains(id));
+            if ready && !busy.contains(&group.subject) && tasks.len() < AT_ONCE {
                 busy.insert(group.subject.clone());
                 tasks.push(async move {
                     let result = run_group(provider, &group, fence, measures).await;

@@ -15,7 +15,7 @@ use std::{
 };
 
 const SERVICES: usize = 40;
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_mins(1);
 
 fn names() -> impl Iterator<Item = String> {
     (0..SERVICES).map(|i| format!("many-{i}"))

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::try_join_all;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use http::{Method, StatusCode};
 use onehop_core::id::{InstallId, ServiceKey};
 use reqwest::{RequestBuilder, Url};
@@ -28,6 +28,9 @@ use wire::{ErrorBody, GroupView, Items, LbView, ListenerBody, TargetsView};
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Groups of one Service that are looked at side by side.
+const LOOKS_AT_ONCE: usize = 16;
 
 /// A client of one endpoint for one install.
 #[derive(Debug)]
@@ -124,7 +127,10 @@ impl Client {
             group.targets = convert::targets(seen, group.spec.probe.is_some());
             Ok(group)
         });
-        try_join_all(looks).await
+        stream::iter(looks)
+            .buffered(LOOKS_AT_ONCE)
+            .try_collect()
+            .await
     }
 
     /// Makes one call.
