@@ -89,8 +89,12 @@ impl Index {
 
     /// A Service came, changed or went. One that cannot be read is left out.
     pub fn on_service(&mut self, event: Seen<Service>) -> Touched {
-        let changes = self.services.apply(event, known_service);
-        Touched::Services(changes.into_iter().map(|c| service_key(&c.key)).collect())
+        touched(self.services.apply(event, known_service))
+    }
+
+    /// What the server answered to our write of a Service.
+    pub fn wrote_service(&mut self, service: &Service) -> Touched {
+        touched(self.services.written(service, known_service))
     }
 
     /// An `EndpointSlice` came, changed or went.
@@ -173,6 +177,13 @@ impl Index {
             new.is_none_or(|b| b.metadata.deletion_timestamp.is_some())
         });
         Touched::Services(news.map(|c| service_key(&c.key)).collect())
+    }
+
+    /// What the server answered to our write of a `LoadBalancer`: no news for anybody.
+    pub fn wrote_balancer(&mut self, balancer: &LoadBalancer) -> Touched {
+        self.balancers
+            .written(balancer, |b| Some(Arc::new(b.clone())));
+        Touched::Services(Vec::new())
     }
 
     /// Notes at which addresses a Service has or wants targets.
@@ -266,6 +277,10 @@ fn object_key(key: &ServiceKey) -> ObjectKey {
 
 fn service_key(key: &ObjectKey) -> ServiceKey {
     ServiceKey::new(&key.namespace, &key.name)
+}
+
+fn touched<V>(changes: Vec<Change<V>>) -> Touched {
+    Touched::Services(changes.into_iter().map(|c| service_key(&c.key)).collect())
 }
 
 fn known_service(service: &Service) -> Option<KnownService> {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use onehop_core::crd::{LastError, LoadBalancer};
 use onehop_core::time::Time;
 use onehop_runtime::events::Severity;
-use onehop_runtime::watch::Seen;
 
 use super::cases::{Case, Wanted};
 use super::memory::{Memory, OfService};
@@ -95,7 +94,7 @@ impl<P: Provider> Reconciler<P> {
         let body = status::service_status(&service.spec, conditions, &ingress, Some(condition));
         if let Some(body) = body {
             let written = self.writer.service_status(key, &body).await?;
-            self.take_in(|index| index.on_service(Seen::Applied(written)));
+            self.take_in(|index| index.wrote_service(&written));
             if service.spec.ingress.is_empty() && !ingress.is_empty() {
                 let list: Vec<_> = ingress.iter().map(ToString::to_string).collect();
                 let message = format!("Ensured load balancer: {}", list.join(", "));
@@ -133,7 +132,7 @@ impl<P: Provider> Reconciler<P> {
             return Ok(Some(due));
         }
         let written = self.writer.balancer_status(&object, &status).await?;
-        self.take_in(|index| index.on_balancer(Seen::Applied(written)));
+        self.take_in(|index| index.wrote_balancer(&written));
         of.counts_at = Some(now);
         Ok(None)
     }
@@ -163,7 +162,7 @@ impl<P: Provider> Reconciler<P> {
             _ if wanted.service.spec.deleted.is_some() => Ok(None),
             _ => {
                 let written = self.writer.balancer(&object).await?;
-                self.take_in(|index| index.on_balancer(Seen::Applied(written.clone())));
+                self.take_in(|index| index.wrote_balancer(&written));
                 Ok(Some(Arc::new(written)))
             }
         }

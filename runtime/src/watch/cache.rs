@@ -16,6 +16,8 @@ pub struct Cache<V> {
     /// Objects of the list under way that could not be read.
     unreadable: BTreeSet<ObjectKey>,
     synced: bool,
+    /// Newest resource version that the watch has shown.
+    newest: u64,
 }
 
 impl<V> Default for Cache<V> {
@@ -25,6 +27,7 @@ impl<V> Default for Cache<V> {
             listing: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             synced: false,
+            newest: 0,
         }
     }
 }
@@ -53,6 +56,7 @@ impl<V: PartialEq> Cache<V> {
                 None
             }
             Seen::Listed(object) => {
+                self.saw(&object);
                 if let Some(view) = view(&object) {
                     self.listing.insert(ObjectKey::of(&object), view);
                 }
@@ -63,9 +67,27 @@ impl<V: PartialEq> Cache<V> {
                 None
             }
             Seen::ListDone => return self.replace(),
-            Seen::Applied(object) => self.put(ObjectKey::of(&object), view(&object)),
+            Seen::Applied(object) => {
+                self.saw(&object);
+                self.put(ObjectKey::of(&object), view(&object))
+            }
             Seen::Deleted(key) => self.put(key, None),
         };
+        change.into_iter().collect()
+    }
+
+    /// Takes in what the server answered to a write of our own, so that nobody acts on what was there
+    /// before it. A watch shows changes in the order of their versions: what it is past, it has shown,
+    /// with everything that came later; then the answer is old news, of an object that may be gone.
+    pub fn written<K: ResourceExt>(
+        &mut self,
+        object: &K,
+        view: impl FnOnce(&K) -> Option<V>,
+    ) -> Vec<Change<V>> {
+        if version(object).is_none_or(|version| version <= self.newest) {
+            return Vec::new();
+        }
+        let change = self.put(ObjectKey::of(object), view(object));
         change.into_iter().collect()
     }
 
@@ -82,6 +104,10 @@ impl<V: PartialEq> Cache<V> {
     /// All views by key.
     pub const fn all(&self) -> &BTreeMap<ObjectKey, V> {
         &self.live
+    }
+
+    fn saw<K: ResourceExt>(&mut self, object: &K) {
+        self.newest = self.newest.max(version(object).unwrap_or_default());
     }
 
     fn put(&mut self, key: ObjectKey, view: Option<V>) -> Option<Change<V>> {
@@ -105,6 +131,11 @@ impl<V: PartialEq> Cache<V> {
         changes.extend(listed.into_iter().filter_map(|(k, v)| self.put(k, Some(v))));
         changes
     }
+}
+
+/// The version as a number, which every server of today has in it.
+fn version<K: ResourceExt>(object: &K) -> Option<u64> {
+    object.resource_version()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -190,5 +221,30 @@ mod tests {
         let mut heartbeat = object("a", "1");
         heartbeat.metadata.resource_version = Some("2".to_owned());
         assert!(feed(&mut cache, vec![Seen::Applied(heartbeat)]).is_empty());
+    }
+
+    #[test]
+    fn i6_an_answer_that_comes_after_later_news_changes_nothing() {
+        let at = |name: &str, text: &str, version: &str| {
+            let mut object = object(name, text);
+            object.metadata.resource_version = Some(version.to_owned());
+            object
+        };
+        let mut cache = Cache::default();
+        feed(&mut cache, vec![Seen::ListBegun, Seen::ListDone]);
+        assert_eq!(cache.written(&at("a", "made", "5"), value).len(), 1);
+        let later = vec![
+            Seen::Applied(at("a", "made", "5")),
+            Seen::Applied(at("a", "ours", "7")),
+            Seen::Applied(at("a", "theirs", "8")),
+        ];
+        feed(&mut cache, later);
+        assert!(cache.written(&at("a", "ours", "7"), value).is_empty());
+        let key = ObjectKey::of(&object("a", ""));
+        assert_eq!(cache.get(&key).map(String::as_str), Some("theirs"));
+        feed(&mut cache, vec![Seen::Deleted(key.clone())]);
+        assert!(cache.written(&at("a", "theirs", "8"), value).is_empty());
+        assert_eq!(cache.get(&key), None, "an object that is gone stays gone");
+        assert!(cache.written(&object("b", "no version"), value).is_empty());
     }
 }
