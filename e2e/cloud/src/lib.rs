@@ -4,6 +4,7 @@
 //! `engine` decides and knows neither clock nor socket; `rest`, `driver` and `datapath` are thin
 //! layers over it. Used by the end-to-end worlds; nothing of the product depends on it.
 
+pub mod assertions;
 pub mod cloud;
 pub mod datapath;
 pub mod driver;

@@ -44,3 +44,61 @@ impl Scale {
         cloud / self.speed
     }
 }
+
+/// How much faster each kind of timer runs. FC-04 wants one factor for all, so a world names them all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speeds {
+    /// Lags, tails, probes, idle times and DNS of the cloud.
+    pub cloud: u32,
+    /// Grace and preStop of pods.
+    pub pod_grace: u32,
+    /// Cool-down of pod addresses.
+    pub cool_down: u32,
+    /// Conntrack time-outs that stand for timers of the cloud or the product.
+    pub conntrack: u32,
+    /// Bounds of the product: guard tail, hold maximum, Local window, kept groups.
+    pub product: u32,
+}
+
+/// Only some timers are scaled: loss windows would vanish or grow by it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the cloud runs {cloud} times faster, but {}: scale all or none", .others.join(", "))]
+pub struct PartlyScaled {
+    cloud: u32,
+    others: Vec<String>,
+}
+
+impl Speeds {
+    /// One factor for all.
+    pub const fn all(speed: u32) -> Self {
+        Self {
+            cloud: speed,
+            pod_grace: speed,
+            cool_down: speed,
+            conntrack: speed,
+            product: speed,
+        }
+    }
+
+    /// The scale of a run that starts at `epoch`; refused unless one factor reaches everything.
+    pub fn scale(&self, epoch: Time) -> Result<Scale, PartlyScaled> {
+        let named = [
+            ("pod grace", self.pod_grace),
+            ("address cool-down", self.cool_down),
+            ("conntrack time-outs", self.conntrack),
+            ("product bounds", self.product),
+        ];
+        let others = named.iter().filter(|(_, speed)| *speed != self.cloud);
+        let others: Vec<_> = others
+            .map(|(name, speed)| format!("{name} {speed}"))
+            .collect();
+        if others.is_empty() {
+            Ok(Scale::new(epoch, self.cloud))
+        } else {
+            Err(PartlyScaled {
+                cloud: self.cloud,
+                others,
+            })
+        }
+    }
+}

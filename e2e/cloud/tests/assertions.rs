@@ -1,0 +1,129 @@
+//! The assertions on logs (FC-103) prove themselves: each finds what it is for and nothing in a good run.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Sim, lb, target, tcp_group};
+use e2e_cloud::assertions::{
+    PodSpan, deregistered_first, reused_early, without_owner, writes_after, zero_healthy,
+};
+use e2e_cloud::engine::{Event, GroupId, Operation, Tags, TargetState};
+use onehop_core::time::Time;
+
+const NOTICE: Duration = Duration::from_millis(500);
+
+fn events(sim: &Sim) -> Vec<Arc<Event>> {
+    sim.engine.log().after(0).cloned().collect()
+}
+
+fn pod(last: u8, ready: Time, until: Option<Time>) -> PodSpan {
+    PodSpan {
+        address: target(last).ip(),
+        ready,
+        until,
+    }
+}
+
+/// One pod is replaced by another, in the good order or the bad one.
+fn replace(register_first: bool) -> (Sim, BTreeSet<GroupId>, Vec<PodSpan>) {
+    let mut sim = Sim::local();
+    let (_, group) = sim.balanced_group(tcp_group("web"));
+    sim.up.extend([target(1), target(2)]);
+    let first = sim.now;
+    sim.register(&group, &[target(1)]);
+    sim.run_secs(5);
+    let second = sim.now;
+    sim.run_secs(1);
+    let ended = sim.now;
+    if register_first {
+        sim.register(&group, &[target(2)]);
+        sim.run_secs(1);
+        sim.deregister(&group, target(1));
+    } else {
+        sim.deregister(&group, target(1));
+        sim.run_secs(1);
+        sim.register(&group, &[target(2)]);
+    }
+    sim.run_secs(20);
+    let pods = vec![pod(1, first, Some(ended)), pod(2, second, None)];
+    (sim, BTreeSet::from([group]), pods)
+}
+
+#[test]
+fn fc103_a_time_without_healthy_targets_is_found_and_a_good_replacement_is_not() {
+    let (sim, groups, pods) = replace(true);
+    let log = events(&sim);
+    // FC-103 (1) and (5)
+    assert_eq!(zero_healthy(&log, &groups, &pods, sim.now), []);
+    assert_eq!(
+        deregistered_first(&log, &groups, &pods, NOTICE, sim.now),
+        []
+    );
+
+    let (sim, groups, pods) = replace(false);
+    let log = events(&sim);
+    let gaps = zero_healthy(&log, &groups, &pods, sim.now);
+    assert_eq!(gaps.len(), 1);
+    assert_eq!(gaps[0].to.since(gaps[0].from), Duration::from_secs(1));
+    assert_eq!(gaps[0].ready, target(2).ip());
+    let early = deregistered_first(&log, &groups, &pods, NOTICE, sim.now);
+    assert_eq!(early.len(), 1);
+    assert_eq!((early[0].0, early[0].1), (target(1), target(2).ip()));
+    // Without any pod that was ready all the while, nothing is to complain about: exempt.
+    let none = [pods[0].clone()];
+    assert_eq!(zero_healthy(&log, &groups, &none, sim.now), []);
+    // Nor after the Service was deleted.
+    let deleted = gaps[0].from;
+    assert_eq!(zero_healthy(&log, &groups, &pods, deleted), []);
+    let late = deregistered_first(&log, &groups, &pods, NOTICE, deleted);
+    assert_eq!(late, []);
+}
+
+#[test]
+fn fc103_an_address_that_is_reused_while_its_target_drains_is_found() {
+    let (mut sim, groups, _) = replace(true);
+    let group = groups.first().unwrap().clone();
+    let later = (target(1).ip(), sim.now);
+    sim.deregister(&group, target(2));
+    let draining = sim.now + Duration::from_secs(9);
+    let over = sim.now + Duration::from_secs(11);
+    sim.run_secs(20);
+    let log = events(&sim);
+    let address = target(2).ip();
+    // FC-103 (3)
+    let found = reused_early(&log, &[later, (address, draining), (address, over)]);
+    assert_eq!(found, [(target(2), TargetState::Draining, draining)]);
+}
+
+#[test]
+fn fc103_writes_at_rest_and_objects_without_an_owner_are_found() {
+    let mut sim = Sim::local();
+    let (_, group) = sim.balanced_group(tcp_group("web"));
+    let rest = sim.engine.log().last();
+    sim.engine.list_lbs(sim.now, &Tags::new()).unwrap();
+    sim.run_secs(10);
+    // FC-103 (6)
+    assert_eq!(writes_after(&events(&sim), rest), []);
+    sim.register(&group, &[target(1)]);
+    let writes = writes_after(&events(&sim), rest);
+    assert_eq!(writes, [(Operation::RegisterTargets, group.to_string())]);
+
+    let mut ours = lb("two", &["198.51.100.40"]);
+    ours.tags = Tags::from([
+        ("install".to_owned(), "us".to_owned()),
+        ("service".to_owned(), "shop/two".to_owned()),
+    ]);
+    let id = sim.engine.create_lb(sim.now, "two", ours).unwrap().id;
+    let install = Tags::from([("install".to_owned(), "us".to_owned())]);
+    let lost = |sim: &Sim, owners: &[&str]| {
+        let owners = owners.iter().map(|name| (*name).to_owned()).collect();
+        without_owner(&sim.engine.inventory(), &install, "service", &owners)
+    };
+    // FC-103 (7): foreign objects are none of our business.
+    assert_eq!(lost(&sim, &["shop/two"]), Vec::<String>::new());
+    assert_eq!(lost(&sim, &["shop/one"]), [id.to_string()]);
+}
