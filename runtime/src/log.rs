@@ -31,7 +31,8 @@ pub enum LogError {
     AlreadySet(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Sets logs up for this process. For mains only.
+/// Sets logs up for this process, and has it end when any thread or task panics: a program of which a
+/// part is dead looks alive to everybody, while one that ended is started again. For mains only.
 pub fn init(filter: &str, format: Format) -> Result<(), LogError> {
     let parsed = EnvFilter::try_new(filter).map_err(|source| LogError::Filter {
         filter: filter.to_owned(),
@@ -48,7 +49,12 @@ pub fn init(filter: &str, format: Format) -> Result<(), LogError> {
             .try_init(),
         Format::Text => lines.with_ansi(false).try_init(),
     }
-    .map_err(LogError::AlreadySet)
+    .map_err(LogError::AlreadySet)?;
+    std::panic::set_hook(Box::new(|panic| {
+        tracing::error!(%panic, "a defect of the program ends it");
+        std::process::abort();
+    }));
+    Ok(())
 }
 
 /// An error and what caused it, joined by colons: `{}` of most errors shows only the outermost.
