@@ -1,6 +1,8 @@
 //! Flags as they are written, and what they mean: two types. Each flag can also be set by an
 //! environment variable of the same name.
 
+mod election;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,6 +12,8 @@ use clap::{Parser, ValueEnum};
 use onehop_core::id::InstallId;
 use reqwest::Url;
 
+use self::election::ElectionArgs;
+pub use self::election::{ElectionConfig, ElectionError};
 use crate::cloud::local::plan;
 use crate::cloud::local::resolve::NodeProxy;
 use crate::reconcile::{self, Orphans};
@@ -61,6 +65,8 @@ pub struct Args {
     /// Address of the health server.
     #[arg(long, env = "ONEHOP_HEALTH_ADDRESS", default_value = "0.0.0.0:8081")]
     health_address: SocketAddr,
+    #[command(flatten)]
+    election: ElectionArgs,
     /// Log filter.
     #[arg(long, env = "ONEHOP_LOG", default_value = "info")]
     log: String,
@@ -100,6 +106,10 @@ pub struct Config {
     pub metrics_address: SocketAddr,
     /// Address of the health server.
     pub health_address: SocketAddr,
+    /// The election; none if this is the only replica.
+    pub election: Option<ElectionConfig>,
+    /// Name of this replica, for people.
+    pub replica: String,
     /// Log filter.
     pub log: String,
     /// Seed of all jitter, if one was given.
@@ -118,12 +128,16 @@ pub enum ArgsError {
     /// A number makes no sense.
     #[error("--{0} must be a number of seconds from 0 to 1000000")]
     Seconds(&'static str),
+    /// The election makes no sense.
+    #[error(transparent)]
+    Election(#[from] ElectionError),
 }
 
 impl Args {
     /// Resolves all flags.
     pub fn resolve(self) -> Result<Config, ArgsError> {
         let install = self.install()?;
+        let name = install.clone();
         let mut classes: BTreeSet<String> = self.load_balancer_class.into_iter().collect();
         classes.insert("onehop.dev/local".to_owned());
         let mut endpoint = self.local_endpoint.ok_or(ArgsError::NoEndpoint)?;
@@ -164,6 +178,8 @@ impl Args {
             },
             metrics_address: self.metrics_address,
             health_address: self.health_address,
+            replica: self.election.replica(),
+            election: self.election.resolve(&name)?,
             log: self.log,
             seed: self.seed,
         })

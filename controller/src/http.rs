@@ -32,12 +32,18 @@ pub fn metrics(metrics: Metrics) -> Router {
     Router::new().route("/metrics", get(page))
 }
 
-/// `/healthz` and `/livez`: the process lives. `/readyz`: it reconciles.
+/// `/healthz` and `/livez`: the process lives. `/readyz`: it reconciles, or would at once if the leader
+/// went; a rollout of replicas must not wait for leadership.
 pub fn health(phase: watch::Receiver<Phase>) -> Router {
     let ready = move || async move {
-        match *phase.borrow() {
-            Phase::Working => (StatusCode::OK, "ok"),
-            Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "filling caches"),
+        match &*phase.borrow() {
+            Phase::Working => (StatusCode::OK, "ok".to_owned()),
+            Phase::Standby { leader } => (StatusCode::OK, format!("standby: {leader} leads")),
+            Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "filling caches".to_owned()),
+            Phase::Refused { why } => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("not started: {why}"),
+            ),
         }
     };
     let alive = || async { "ok" };

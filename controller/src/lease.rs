@@ -1,38 +1,20 @@
-//! The right to write. Every mutating call, to the cloud and to the API server, asks the [`Fence`] first.
+//! Leader election: of several replicas, one writes.
 //!
-//! So far there is one replica and the fence is up as long as the process does not shut down; the Lease
-//! that lowers it on loss comes with leader election. Observing and planning never ask.
+//! All replicas keep their caches full; the one that holds the Lease writes. [`evaluate`] decides,
+//! from what was seen of the Lease and when by our own clock; [`elector`] reads and writes it;
+//! [`fence`] is what the election is for; [`claims`] keeps two installs from owning the same Services.
+//!
+//! Why never two at once: the fence is up until the *start* of the last good renewal plus the renew
+//! deadline, a call through it lasts less than lease duration minus renew deadline, and a rival waits
+//! the lease duration from when it *saw* that renewal. So the last call has ended before the rival's
+//! first, whatever the clocks say, as long as they run at the same speed.
 
-use tokio_util::sync::CancellationToken;
+pub mod claims;
+pub mod elector;
+pub mod evaluate;
+pub mod fence;
+mod peers;
 
-/// Whether this process may write now. Clones share one state.
-#[derive(Clone, Debug)]
-pub struct Fence {
-    lowered: CancellationToken,
-}
-
-/// The fence is down: the call must not start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not made: this process is no longer the one that writes")]
-pub struct Fenced;
-
-impl Fence {
-    /// A fence that is up until `lowered` is cancelled.
-    pub fn until(lowered: CancellationToken) -> Self {
-        Self { lowered }
-    }
-
-    /// A fence that is always up.
-    pub fn held() -> Self {
-        Self::until(CancellationToken::new())
-    }
-
-    /// Fails when the call must not be made.
-    pub fn check(&self) -> Result<(), Fenced> {
-        if self.lowered.is_cancelled() {
-            Err(Fenced)
-        } else {
-            Ok(())
-        }
-    }
-}
+pub use elector::{Election, Lost, Position};
+pub use evaluate::Timing;
+pub use fence::{Fence, Fenced, Unanswered};

@@ -7,6 +7,7 @@ use onehop_controller::args::{Args, Config};
 use onehop_controller::cloud::local::Local;
 use onehop_controller::cloud::local::client::Client;
 use onehop_controller::http;
+use onehop_controller::lease::Election;
 use onehop_runtime::client::{Options, connect};
 use onehop_runtime::clock::Clock;
 use onehop_runtime::log;
@@ -36,10 +37,21 @@ async fn run(config: Config) -> anyhow::Result<()> {
     };
     let client = connect(&options).await?;
     let install = config.settings.claim.install.clone();
-    let cloud = Client::new(config.endpoint, install).context("provider local")?;
     let clock = Clock::system();
-    let drawn = clock.now().as_millis().unsigned_abs() ^ u64::from(std::process::id());
+    let started = clock.now().as_millis().unsigned_abs();
+    // Not from the seed, which two replicas may share.
+    let caller = format!("{}_{started:x}{:x}", config.replica, std::process::id());
+    let cloud = Client::new(config.endpoint, install, &caller).context("provider local")?;
+    let drawn = started ^ u64::from(std::process::id());
     let seed = config.seed.unwrap_or(drawn);
+    let election = config.election.map(|election| Election {
+        namespace: election
+            .namespace
+            .unwrap_or_else(|| client.default_namespace().to_owned()),
+        identity: caller,
+        name: election.name,
+        timing: election.timing,
+    });
     let app = App {
         provider: Local::new(cloud, config.local, config.proxy),
         client,
@@ -47,6 +59,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         seed,
         settings: config.settings,
         metrics,
+        election,
     };
     let stop = CancellationToken::new();
     let stopper = stop.clone();
@@ -60,6 +73,6 @@ async fn run(config: Config) -> anyhow::Result<()> {
         stopper.cancel();
     });
     tracing::info!(seed, "starting");
-    app.run(stop, phase).await;
+    app.run(stop, phase).await?;
     Ok(())
 }

@@ -25,6 +25,8 @@ pub struct Measures {
     pub mass_removals: Counter,
     /// Failed writes to the API server.
     pub write_failures: Counter,
+    /// 1 on the replica that writes.
+    pub leader: Gauge,
 }
 
 /// Labels of a cloud call.
@@ -82,6 +84,11 @@ impl Measures {
                 "api_write_failures",
                 "Failed API writes",
                 new.write_failures.clone(),
+            );
+            r.register(
+                "leader",
+                "Whether this replica is the one that writes",
+                new.leader.clone(),
             );
         });
         new

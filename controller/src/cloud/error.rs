@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::lease::Fenced;
+use crate::lease::Unanswered;
 
 /// What kind of failure it was. The word is a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,8 +66,12 @@ impl CloudError {
         }
     }
 
-    /// A call that was not made, since the fence is down.
-    pub fn fenced(tried: impl Into<String>, fenced: Fenced) -> Self {
-        Self::new(Class::Fenced, tried, fenced.to_string())
+    /// A call without an answer: it was not made, or given up.
+    pub fn unanswered(tried: impl Into<String>, unanswered: Unanswered) -> Self {
+        let class = match unanswered {
+            Unanswered::Fenced(_) => Class::Fenced,
+            Unanswered::TimedOut(_) => Class::Transient,
+        };
+        Self::new(class, tried, unanswered.to_string())
     }
 }

@@ -163,12 +163,20 @@ impl<P: Provider> Reconciler<P> {
         }
     }
 
-    /// Runs until `stop`; `ready` is called once writing may begin.
-    pub async fn run(self: &Arc<Self>, stop: &CancellationToken, ready: impl FnOnce()) {
+    /// Runs until `stop`: fills its caches, waits until it is `elected`, reads what the cloud has, and
+    /// reconciles. `ready` is called once writing may begin.
+    pub async fn run(
+        self: &Arc<Self>,
+        stop: &CancellationToken,
+        elected: impl Future<Output = ()>,
+        ready: impl FnOnce(),
+    ) {
         let started = async {
             while !lock(&self.index).is_synced() {
                 self.synced.notified().await;
             }
+            elected.await;
+            // After the election: what the last leader did is seen before anything is written.
             self.restore(self.list_everything().await);
         };
         tokio::select! {

@@ -7,6 +7,7 @@
 )]
 
 mod addresses;
+mod leaders;
 mod world;
 
 use std::collections::BTreeMap;

@@ -21,6 +21,7 @@ use kube::{Api, Client, Resource};
 use onehop_controller::app::{App, Phase};
 use onehop_controller::cloud::local::client::Client as CloudClient;
 use onehop_controller::cloud::local::{Local, plan, resolve::NodeProxy};
+use onehop_controller::lease::{Election, Lost, Timing};
 use onehop_controller::reconcile::{Orphans, Settings};
 use onehop_controller::snapshot::{Claim, Classless};
 use onehop_core::crd::{AddressPool, LoadBalancer};
@@ -57,24 +58,31 @@ impl Drop for World {
 /// A controller that runs.
 pub(crate) struct Controller {
     stop: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<(), Lost>>,
     phase: watch::Receiver<Phase>,
 }
 
 impl Controller {
     /// Waits until it reconciles.
-    pub(crate) async fn working(mut self) -> Self {
-        self.phase
-            .wait_for(|phase| *phase == Phase::Working)
-            .await
-            .unwrap();
+    pub(crate) async fn working(self) -> Self {
+        self.reaches(|phase| *phase == Phase::Working).await
+    }
+
+    /// Waits until it is in a phase.
+    pub(crate) async fn reaches(mut self, wanted: impl Fn(&Phase) -> bool) -> Self {
+        self.phase.wait_for(wanted).await.unwrap();
         self
+    }
+
+    /// What its readiness says.
+    pub(crate) fn phase(&self) -> watch::Receiver<Phase> {
+        self.phase.clone()
     }
 
     /// Stops it as SIGTERM does.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        self.task.await.unwrap();
+        self.task.await.unwrap().unwrap();
     }
 
     /// Ends it where it stands; calls already made run on in the cloud.
@@ -167,10 +175,28 @@ impl World {
         }
     }
 
-    /// Starts a controller.
+    /// Starts a controller, the only replica.
     pub(crate) fn controller(&self) -> Controller {
-        let install = InstallId::from("demo-local");
-        let client = CloudClient::new(self.url.parse().unwrap(), install.clone()).unwrap();
+        self.start_controller("demo-local", None)
+    }
+
+    /// Starts a replica of an install.
+    pub(crate) fn replica(&self, install: &str, identity: &str) -> Controller {
+        let (lease, ms) = (Duration::from_secs(3), Duration::from_millis);
+        let election = Election {
+            identity: identity.to_owned(),
+            namespace: "default".to_owned(),
+            name: Election::lease_name(&install.into()),
+            timing: Timing::new(lease, ms(2000), ms(100)).unwrap(),
+        };
+        self.start_controller(install, Some(election))
+    }
+
+    fn start_controller(&self, install: &str, election: Option<Election>) -> Controller {
+        let install = InstallId::from(install);
+        let caller = election.as_ref().map_or("only", |e| e.identity.as_str());
+        let url = self.url.parse().unwrap();
+        let client = CloudClient::new(url, install.clone(), caller).unwrap();
         let local = plan::Settings {
             install: install.clone(),
             switch_tail: Duration::from_secs(1),
@@ -193,6 +219,7 @@ impl World {
                 orphans: Orphans::Report,
             },
             metrics: Metrics::default(),
+            election,
         };
         let (sender, phase) = watch::channel(Phase::default());
         let stop = CancellationToken::new();
@@ -215,6 +242,8 @@ impl World {
         let child = Command::new(env!("CARGO_BIN_EXE_onehop-controller"))
             .args(["--provider", "local", "--install-id", "demo-local"])
             .args(["--local-endpoint", &self.url, "--switch-tail-seconds", "1"])
+            // One replica after the other: the next one need not wait for the Lease of the last.
+            .arg("--leader-elect=false")
             .args([
                 "--metrics-address",
                 "127.0.0.1:0",

@@ -49,9 +49,10 @@ struct Ids {
 }
 
 impl Client {
-    /// A client for the API at `base`.
-    pub fn new(base: Url, install: InstallId) -> Result<Self, CloudError> {
+    /// A client for the API at `base`; `caller` names us in the cloud's log.
+    pub fn new(base: Url, install: InstallId, caller: &str) -> Result<Self, CloudError> {
         let http = reqwest::Client::builder()
+            .user_agent(format!("onehop-controller ({caller})"))
             .timeout(CALL_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT)
             .no_proxy()
@@ -135,9 +136,12 @@ impl Client {
 
     /// Makes one call.
     pub async fn execute(&self, step: &LocalStep, fence: &Fence) -> Result<Effect, CloudError> {
-        fence
-            .check()
-            .map_err(|fenced| CloudError::fenced(step.to_string(), fenced))?;
+        let answer = fence.call(self.make(step)).await;
+        answer
+            .unwrap_or_else(|unanswered| Err(CloudError::unanswered(step.to_string(), unanswered)))
+    }
+
+    async fn make(&self, step: &LocalStep) -> Result<Effect, CloudError> {
         match step {
             LocalStep::CreateBalancer(spec) => {
                 let body = convert::balancer_body(spec);
