@@ -69,8 +69,19 @@ impl Controller {
 
     /// Kills the process (SIGKILL); the supervisor starts another one.
     pub fn kill(&self) -> Result<()> {
-        let pid = self.pid.borrow().context("the controller is not running")?;
-        kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL).context("kill the controller")
+        self.signal(Signal::SIGKILL)
+    }
+
+    /// Sends a signal to the process; if that ends it, the supervisor starts another one.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = self.pid().context("the controller is not running")?;
+        let pid = Pid::from_raw(i32::try_from(pid)?);
+        kill(pid, signal).with_context(|| format!("send {signal} to the controller"))
+    }
+
+    /// The process's id, while there is a process.
+    pub fn pid(&self) -> Option<u32> {
+        *self.pid.borrow()
     }
 
     /// Ends the process for good.

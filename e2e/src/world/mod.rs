@@ -35,12 +35,13 @@ use e2e_kubelet::Kubelet;
 use folder::{Folder, LastWords};
 use kube::Client;
 use onehop_runtime::clock::Clock;
-use start::{ControlPlane, LocalCloud};
+use start::{ControlPlane, ControllerStart, LocalCloud};
 use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},
     sync::Arc,
 };
+use tokio::sync::mpsc::UnboundedReceiver;
 
 /// The agents' two ways to run (crd.md section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,15 @@ impl Proxy {
     }
 }
 
+/// How many controllers there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replicas {
+    /// One, without an election.
+    One,
+    /// Two, of which one leads.
+    Two,
+}
+
 /// What a world may choose.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
@@ -70,6 +80,8 @@ pub struct WorldConfig {
     pub seed: u64,
     /// How the agents run.
     pub proxy: Proxy,
+    /// How many controllers there are.
+    pub replicas: Replicas,
     /// Leave a folder with logs when the world does not end well.
     pub keep_logs: bool,
     /// Told of each step of the start, in a few words.
@@ -82,6 +94,7 @@ impl Default for WorldConfig {
             nodes: vec!["a", "b"],
             seed: 1,
             proxy: Proxy::Beside,
+            replicas: Replicas::One,
             keep_logs: true,
             progress: |_| {},
         }
@@ -111,8 +124,10 @@ pub struct World {
     pub sockets: SocketSource,
     /// What happened to pods.
     pub journal: Arc<Journal>,
-    /// The controller's process.
+    /// The controller's process; of two replicas, either may lead.
     pub controller: Controller,
+    /// The other replica, if there are two.
+    pub second: Option<Controller>,
     plane: ControlPlane,
     local: LocalCloud,
     last_words: LastWords,
@@ -135,7 +150,16 @@ impl World {
         let journal = Arc::new(Journal::default());
         let kubelets = start::nodes(&fabric, &plane, &config, &folder, &journal).await?;
         (config.progress)("nodes, each with an agent");
-        let controller = start::controller(&fabric, &plane, &folder, config.proxy)?;
+        let start = ControllerStart {
+            fabric: &fabric,
+            plane: &plane,
+            folder: &folder,
+            proxy: config.proxy,
+        };
+        let (controller, second) = match config.replicas {
+            Replicas::One => (start::controller(&start)?, None),
+            Replicas::Two => (start::replica(&start, 1)?, Some(start::replica(&start, 2)?)),
+        };
         (config.progress)("controller");
         let client = fabric.add_client("client", true)?;
         let sources = report::Sources {
@@ -157,6 +181,7 @@ impl World {
             client,
             journal,
             controller,
+            second,
             plane,
             local,
             last_words: LastWords { folder, sources },
@@ -187,6 +212,11 @@ impl World {
         self.plane.client()
     }
 
+    /// Every request to the API server from now on.
+    pub fn audit(&self) -> UnboundedReceiver<e2e_apiserver::Record> {
+        self.plane.api.audit()
+    }
+
     /// Serves the API on this machine's loopback, for kubectl; gives the kubeconfig of an administrator.
     pub fn serve_on_loopback(&self) -> Result<(Serving, PathBuf)> {
         self.plane.serve_on_loopback(&self.last_words.folder)
@@ -212,10 +242,13 @@ impl World {
             fabric,
             mut last_words,
             controller,
+            second,
             kubelets,
             ..
         } = self;
-        controller.stop().await;
+        for controller in [Some(controller), second].into_iter().flatten() {
+            controller.stop().await;
+        }
         drop(kubelets);
         local.server.abort();
         fabric.end()?;

@@ -201,30 +201,67 @@ fn agent_pod(node: &str, program: &Path, kubeconfig: &Path, proxy: Proxy) -> Val
     })
 }
 
-/// The controller as a supervised process in the management namespace.
-pub(super) fn controller(
-    fabric: &Fabric,
-    plane: &ControlPlane,
-    folder: &Folder,
-    proxy: Proxy,
-) -> Result<Controller> {
-    let kubeconfig = plane.kubeconfig(folder, "controller")?;
-    let endpoint = format!("http://{CLOUD}");
-    let args = [
-        ("--provider", "local"),
-        ("--local-endpoint", &endpoint),
-        ("--install-id", "e2e"),
-        ("--proxy", proxy.flag()),
-        ("--switch-tail-seconds", SWITCH_TAIL_SECONDS),
-        ("--kubeconfig", &kubeconfig.to_string_lossy()),
+/// Times of the election between two replicas: short, for a test waits for a Lease to run out.
+const ELECTION: [(&str, &str); 3] = [
+    ("--leader-elect-lease-duration", "4s"),
+    ("--leader-elect-renew-deadline", "2500ms"),
+    ("--leader-elect-retry-period", "300ms"),
+];
+
+/// The only replica of the controller.
+pub(super) fn controller(start: &ControllerStart<'_>) -> Result<Controller> {
+    start.run("controller", &["--leader-elect=false".to_owned()])
+}
+
+/// One of two replicas, by its number.
+pub(super) fn replica(start: &ControllerStart<'_>, number: u16) -> Result<Controller> {
+    let name = format!("controller-{number}");
+    let own = [
+        ("--pod-name", name.clone()),
+        // They share the management namespace.
+        (
+            "--metrics-address",
+            format!("0.0.0.0:{}", 8080 + 2 * number),
+        ),
+        ("--health-address", format!("0.0.0.0:{}", 8081 + 2 * number)),
     ];
-    Controller::start(
-        fabric.management().clone(),
-        Programs::of_this_build()?.path("onehop-controller")?,
-        args.into_iter()
-            .flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
-            .collect(),
-        folder.path().join("controller.log"),
-        plane.clock,
-    )
+    let times = ELECTION.map(|(flag, value)| (flag, value.to_owned()));
+    start.run(&name, &flags(times.into_iter().chain(own)))
+}
+
+/// What every controller needs.
+pub(super) struct ControllerStart<'a> {
+    pub(super) fabric: &'a Fabric,
+    pub(super) plane: &'a ControlPlane,
+    pub(super) folder: &'a Folder,
+    pub(super) proxy: Proxy,
+}
+
+impl ControllerStart<'_> {
+    /// A supervised process in the management namespace.
+    fn run(&self, name: &str, more: &[String]) -> Result<Controller> {
+        let kubeconfig = self.plane.kubeconfig(self.folder, name)?;
+        let args = [
+            ("--provider", "local".to_owned()),
+            ("--local-endpoint", format!("http://{CLOUD}")),
+            ("--install-id", "e2e".to_owned()),
+            ("--proxy", self.proxy.flag().to_owned()),
+            ("--switch-tail-seconds", SWITCH_TAIL_SECONDS.to_owned()),
+            ("--kubeconfig", kubeconfig.to_string_lossy().into_owned()),
+        ];
+        Controller::start(
+            self.fabric.management().clone(),
+            Programs::of_this_build()?.path("onehop-controller")?,
+            [flags(args), more.to_vec()].concat(),
+            self.folder.path().join(format!("{name}.log")),
+            self.plane.clock,
+        )
+    }
+}
+
+fn flags<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> Vec<String> {
+    let pairs = pairs.into_iter();
+    pairs
+        .flat_map(|(flag, value)| [flag.to_owned(), value])
+        .collect()
 }

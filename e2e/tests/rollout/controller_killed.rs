@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 const WITHIN: Duration = Duration::from_secs(90);
 
 /// How often each target was registered and deregistered.
-fn membership_changes(world: &World) -> BTreeMap<SocketAddr, (usize, usize)> {
+pub(crate) fn membership_changes(world: &World) -> BTreeMap<SocketAddr, (usize, usize)> {
     let mut changes: BTreeMap<SocketAddr, (usize, usize)> = BTreeMap::new();
     for event in world.cloud.events_after(0, usize::MAX) {
         let What::TargetState {

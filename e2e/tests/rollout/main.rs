@@ -5,5 +5,6 @@ mod changes;
 mod controller_killed;
 mod graceful;
 mod instant;
+mod leader_changes;
 mod support;
 mod unrest;

@@ -12,7 +12,16 @@ pub(crate) async fn served(
     service: ServiceManifest,
     on_term: OnTerm,
 ) -> Result<(World, SocketAddr)> {
-    let world = World::start(WorldConfig::default()).await?;
+    served_by(WorldConfig::default(), service, on_term).await
+}
+
+/// The same in a world of one's own choice.
+pub(crate) async fn served_by(
+    config: WorldConfig,
+    service: ServiceManifest,
+    on_term: OnTerm,
+) -> Result<(World, SocketAddr)> {
+    let world = World::start(config).await?;
     world.objects.apply(deployment("web", 4, on_term)).await?;
     world.objects.apply(service.json()).await?;
     let address = SocketAddr::from((world.lb_address("web").await?, 80));

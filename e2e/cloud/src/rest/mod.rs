@@ -13,9 +13,11 @@
 //! | `/v1/events` | GET `?since=N&follow=true` | JSON lines |
 //!
 //! Creates need the header `Idempotency-Key` and answer 201, deletes 204. PUT replaces the whole
-//! object. Errors are `{code, message, details}`. Unknown fields are refused. Thin: all rules are the
+//! object. Who sends a `User-Agent` is named in the event log before each call that changes something.
+//! Errors are `{code, message, details}`. Unknown fields are refused. Thin: all rules are the
 //! engine's; this module only converts at the border.
 
+mod callers;
 pub mod control;
 mod error;
 mod events;
@@ -25,6 +27,7 @@ mod wire;
 
 use axum::Router;
 use axum::http::{StatusCode, Uri};
+use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 
 use crate::cloud::Cloud;
@@ -78,6 +81,7 @@ pub fn router(cloud: Cloud) -> Router {
                 message,
             )
         })
+        .layer(from_fn_with_state(cloud.clone(), callers::note))
         .with_state(cloud)
 }
 

@@ -1,0 +1,174 @@
+//! Two controllers, and the leader goes in the middle of a graceful rollout in pod mode: killed, stopped for longer
+//! than its Lease lasts, or asked to end. Nothing is lost, and it writes nothing after its successor's first write.
+
+use crate::{
+    controller_killed::membership_changes,
+    support::{WITHIN, served_by},
+};
+use anyhow::{Context, Result};
+use e2e_cloud::engine::What;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use nix::sys::signal::Signal;
+use onehop_e2e::{
+    scenario::Rollout,
+    world::{Controller, OnTerm, Replicas, ServiceManifest, World, WorldConfig, eventually},
+};
+
+/// Pods accept for longer than a Lease lasts: a rollout is graceful only if somebody can follow it in time.
+const SERVE_SECONDS: u32 = 10;
+
+/// Who holds the Lease.
+async fn holder(world: &World) -> Result<String, String> {
+    let leases: Api<Lease> = Api::namespaced(world.kube(), "default");
+    let lease = leases
+        .get("onehop-controller-e2e")
+        .await
+        .map_err(|e| e.to_string())?;
+    let holder = lease
+        .spec
+        .and_then(|spec| spec.holder_identity)
+        .unwrap_or_default();
+    if holder.is_empty() {
+        return Err("nobody holds the Lease".to_owned());
+    }
+    Ok(holder)
+}
+
+/// The leader's process and its identity.
+async fn leader(world: &World) -> Result<(&Controller, String)> {
+    let holder = eventually(&world.clock, "somebody leads", WITHIN, async || {
+        holder(world).await
+    })
+    .await?;
+    let controller = if holder.starts_with("controller-1_") {
+        &world.controller
+    } else {
+        world.second.as_ref().context("there is a second one")?
+    };
+    Ok((controller, holder))
+}
+
+/// Who wrote to the cloud, each run of calls by one process once.
+fn cloud_writers(world: &World) -> Vec<String> {
+    let events = world.cloud.events_after(0, usize::MAX);
+    let callers = events.iter().filter_map(|event| match &event.what {
+        What::Observed {
+            source,
+            event,
+            fields,
+        } if source == "rest" && event == "write" => Some(fields["caller"].to_string()),
+        _ => None,
+    });
+    let mut writers: Vec<String> = callers.collect();
+    writers.dedup();
+    writers
+}
+
+/// Waits until the leader is another one than `old` and has written to the cloud.
+async fn succeeded(world: &World, old: &str) -> Result<()> {
+    eventually(&world.clock, "a successor writes", WITHIN, async || {
+        let now = holder(world).await?;
+        let writers = cloud_writers(world);
+        if now != old && writers.last().is_some_and(|w| w.contains(&now)) {
+            Ok(())
+        } else {
+            Err(format!("{now} leads, writers {writers:?}"))
+        }
+    })
+    .await
+}
+
+async fn leader_goes(how: Signal) -> Result<()> {
+    let config = WorldConfig {
+        replicas: Replicas::Two,
+        ..WorldConfig::default()
+    };
+    let manifest = ServiceManifest::load_balancer("web", "web").pod_mode();
+    let (world, address) = served_by(config, manifest, OnTerm::ServeSeconds(SERVE_SECONDS)).await?;
+    let mut requests = world.audit();
+    let report = Rollout {
+        world: &world,
+        address,
+    }
+    .during(async || {
+        world.objects.restart("web").await?;
+        eventually(
+            &world.clock,
+            "the rollout reached the cloud",
+            WITHIN,
+            async || match membership_changes(&world).len() {
+                registered if registered > 4 => Ok(()),
+                registered => Err(format!("{registered} targets so far")),
+            },
+        )
+        .await?;
+        let (old, identity) = leader(&world).await?;
+        let pid = old.pid();
+        old.signal(how)?;
+        succeeded(&world, &identity).await?;
+        if how == Signal::SIGSTOP {
+            old.signal(Signal::SIGCONT)?;
+            eventually(&world.clock, "the old one ends", WITHIN, async || {
+                if old.pid() == pid {
+                    Err("it goes on".to_owned())
+                } else {
+                    Ok(())
+                }
+            })
+            .await?;
+        }
+        world.objects.rolled_out("web", WITHIN).await
+    })
+    .await?;
+    assert_eq!(report.failed, 0, "{:#?}", report.failures);
+    let pods = world.pod_addresses("web").await?;
+    eventually(
+        &world.clock,
+        "the targets are the new pods",
+        WITHIN,
+        async || {
+            let targets = world.registered_addresses();
+            if targets == pods {
+                Ok(())
+            } else {
+                Err(format!("targets {targets:?}, pods {pods:?}"))
+            }
+        },
+    )
+    .await?;
+    let writers = cloud_writers(&world);
+    assert_eq!(
+        writers.len(),
+        2,
+        "one after the other, none comes back: {writers:?}"
+    );
+    let mut users = Vec::new();
+    while let Ok(request) = requests.try_recv() {
+        if request.is_write()
+            && request.user.contains(":controller-")
+            && request.resource != "leases"
+        {
+            users.push(request.user);
+        }
+    }
+    users.dedup();
+    assert!(users.len() <= 2, "nor to the API server: {users:?}");
+    assert_eq!(world.load_balancers(), 1, "no second load balancer");
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i9_c36_a_killed_leader_is_followed_without_loss() -> Result<()> {
+    leader_goes(Signal::SIGKILL).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i9_c36_a_stopped_leader_writes_nothing_once_it_goes_on() -> Result<()> {
+    leader_goes(Signal::SIGSTOP).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i9_c36_a_leader_that_is_asked_to_end_hands_over_without_loss() -> Result<()> {
+    leader_goes(Signal::SIGTERM).await
+}
