@@ -4,9 +4,11 @@ use crate::support::world_with_pod_on_a;
 use anyhow::Result;
 use onehop_e2e::{
     traffic::{ask_tcp, ask_udp},
-    world::{ServiceManifest, sockets_of},
+    world::{ServiceManifest, eventually, sockets_of},
 };
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, time::Duration};
+
+const WITHIN: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn s66_a_pod_reaches_itself_through_its_cluster_ip_and_is_masqueraded() -> Result<()> {
@@ -17,9 +19,11 @@ async fn s66_a_pod_reaches_itself_through_its_cluster_ip_and_is_masqueraded() ->
     let (netns, own) = world.pod_place("web").await?;
     let sockets = sockets_of(&netns, Ipv4Addr::UNSPECIFIED);
     for to in [service.cluster_ip(), service.lb()] {
-        let (answer, _) = ask_tcp(&sockets, to)
-            .await
-            .map_err(|f| anyhow::anyhow!("tcp {to}: {f:?}"))?;
+        // The agent captures the load balancer's address once it is published, a moment later.
+        let (answer, _) = eventually(&world.clock, &format!("tcp {to}"), WITHIN, async || {
+            ask_tcp(&sockets, to).await.map_err(|f| format!("{f:?}"))
+        })
+        .await?;
         assert_ne!(
             answer.peer.ip(),
             own,
