@@ -1,6 +1,7 @@
 //! A world: one cluster on one cloud, with real programs and real packets. Fabric, embedded API server, fake cloud,
 //! kubelet stand-ins, one agent a node, the controller, and a client outside. Ends with everything that it started.
 
+mod assertions;
 mod cloud_view;
 mod controller;
 mod first;
@@ -27,10 +28,10 @@ pub use sockets::{sockets_of, syn_retransmissions};
 pub use wait::eventually;
 
 use crate::traffic::SocketSource;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use e2e_apiserver::Serving;
 use e2e_cloud::{Cloud, NetNode};
-use e2e_fabric::{ClientNet, Drop, DropReason, Fabric, FabricConfig, Netns, WorldTag};
+use e2e_fabric::{ClientNet, Drop, Fabric, FabricConfig, Netns, WorldTag};
 use e2e_kubelet::Kubelet;
 use folder::{Folder, LastWords};
 use kube::Client;
@@ -253,22 +254,6 @@ impl World {
         local.server.abort();
         fabric.end()?;
         last_words.folder.done();
-        Ok(())
-    }
-}
-
-impl World {
-    /// What must hold at the end of every scenario, whatever it is about (FC-103): no address had two owners, and
-    /// nothing that a node sent had a source that is not its own.
-    fn check(&self, expected: impl Fn(&Drop) -> bool) -> Result<()> {
-        let violations = self.cloud.violations();
-        ensure!(violations.is_empty(), "the cloud saw: {violations:?}");
-        let mut drops = self.fabric.router().drops();
-        drops.retain(|d| d.reason == DropReason::SrcCheckDrop && !expected(d));
-        ensure!(
-            drops.is_empty(),
-            "the fabric's source check dropped: {drops:#?}"
-        );
         Ok(())
     }
 }
