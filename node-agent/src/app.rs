@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use onehop_core::crd::NodeTargetsStatus;
 use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
 use onehop_runtime::clock::Clock;
@@ -28,6 +29,7 @@ use crate::planner::{Batch, Planner};
 use crate::ready::Readiness;
 use crate::state::{Change, State};
 use crate::table::element::{CommitFailure, ElementChange, ElementKey, Elements, Family};
+use crate::targets::Truth;
 use crate::writer::{Order, Report, Writer, WriterGone};
 
 /// First pause after a failure.
@@ -52,6 +54,8 @@ pub struct Outlets {
     pub notifier: Notifier,
     /// Clean-up of UDP flows.
     pub flows: FlowCleaner,
+    /// The status of the own `NodeTargets` that is to be written; none when it says so already.
+    pub targets: watch::Sender<Option<NodeTargetsStatus>>,
 }
 
 /// What the writer is doing.
@@ -76,6 +80,7 @@ struct Flight {
     added: usize,
     removed: usize,
     full: bool,
+    targets: Option<Truth>,
 }
 
 /// The agent's state machine.
@@ -91,6 +96,8 @@ pub struct App {
     interfaces: Vec<IpAddr>,
     addresses: Vec<IpAddr>,
     health_ports: WantedPorts,
+    /// What the kernel has of the own `NodeTargets`.
+    truth: Option<Truth>,
     /// A batch must be planned although no Service is dirty.
     must_plan: bool,
     /// No batch was committed since the tables were read.
@@ -120,6 +127,7 @@ impl App {
             interfaces: Vec::new(),
             addresses: Vec::new(),
             health_ports: WantedPorts::default(),
+            truth: None,
             must_plan: true,
             full: true,
             refused: BTreeSet::new(),
@@ -133,7 +141,7 @@ impl App {
         let count = match change {
             Change::Service(_) => Metrics::service_changed,
             Change::Slice(_) => Metrics::endpoints_changed,
-            Change::Node(_) => |_: &Metrics| {},
+            Change::Node(_) | Change::Targets(_) => |_: &Metrics| {},
         };
         for service in self.state.apply(change) {
             count(&self.out.metrics);
@@ -142,6 +150,7 @@ impl App {
         if self.state.take_node_changed() {
             self.node_changed();
         }
+        self.say_truth();
     }
 
     /// The interfaces of the node have these addresses now (S-28).
@@ -243,6 +252,7 @@ impl App {
             added: change.add.len(),
             removed: change.remove.len(),
             full: std::mem::take(&mut self.full),
+            targets: Some(self.state.targets_truth()),
         };
         if change.is_empty() {
             // Already as it should be, so nothing is sent (S-130).
@@ -278,7 +288,26 @@ impl App {
             self.pause = PAUSE;
         }
         self.out.flows.clean(flight.udp, self.addresses.clone());
+        self.truth = flight.targets;
+        self.say_truth();
         self.set_ready(Readiness::InSync);
+    }
+
+    /// Says in the own `NodeTargets` what is true, where it does not say so. What came without touching a Service of
+    /// ours needs no commit to be true.
+    fn say_truth(&mut self) {
+        if matches!(self.work, Work::Idle) && self.truth.is_some() && !self.state.is_dirty() {
+            self.truth = Some(self.state.targets_truth());
+        }
+        let wish = match (&self.truth, self.state.own_targets()) {
+            (Some(truth), Some(known)) => known.due(truth),
+            _ => None,
+        };
+        self.out.targets.send_if_modified(|said| {
+            let changed = *said != wish;
+            *said = wish;
+            changed
+        });
     }
 
     fn tables(&mut self, elements: Elements) {

@@ -24,5 +24,7 @@ pub mod run;
 pub mod state;
 pub mod sys;
 pub mod table;
+pub mod targets;
+pub mod targets_status;
 pub mod watch;
 pub mod writer;

@@ -186,7 +186,10 @@ impl Planner {
         let endpoints = state.endpoints(key);
         let service = state.service(key);
         let touched = match service {
-            Some(service) => self.claims.set(&claimant(service), all_fronts(service)),
+            Some(service) => {
+                let fronts = all_fronts(service, &state.vips(service));
+                self.claims.set(&claimant(service), fronts)
+            }
             None => self.claims.clear(key),
         };
         let mut compiled = service
@@ -206,6 +209,7 @@ impl Planner {
             self.claims.winner(front) == Some(&service.key) && !self.refused.contains(front)
         };
         let around = Surroundings {
+            vips: &state.vips(service),
             here: state.here(),
             node_addresses: state.node().map_or(&[], |node| &node.addresses),
             owns: &owns,
@@ -312,10 +316,10 @@ fn claimant(service: &ServiceSpec) -> Claimant {
     }
 }
 
-fn all_fronts(service: &ServiceSpec) -> BTreeSet<Front> {
+fn all_fronts(service: &ServiceSpec, vips: &BTreeSet<IpAddr>) -> BTreeSet<Front> {
     let ports = service.ports.iter();
     ports
-        .flat_map(|port| fronts::of_port(service, port).into_keys())
+        .flat_map(|port| fronts::of_port(service, port, vips).into_keys())
         .collect()
 }
 

@@ -34,6 +34,7 @@ use crate::ready::{self, Readiness};
 use crate::state::{Change, Ownership, State};
 use crate::sys::{follow_addresses, interface_addresses};
 use crate::table::element::Dataplane;
+use crate::targets_status::StatusWriter;
 use crate::watch::Watches;
 use crate::writer::{Report, Writer};
 
@@ -131,6 +132,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         rng: SmallRng::from_rng(&mut rng),
         metrics: WatchMetrics::new(&registry),
         changes: change_sender,
+        clock,
     };
     watches.start(&config.node, &ownership, &mut tasks);
     let (flows, inbox) = FlowCleaner::new();
@@ -139,6 +141,10 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         component: "onehop-node-agent".to_owned(),
         instance: config.node.to_string(),
     };
+    let (targets, wishes) = watch::channel(None);
+    let backoff = Policy::RETRY.start(&mut rng);
+    let status = StatusWriter::new(client.clone(), config.node.clone(), clock, backoff);
+    tasks.spawn(status.run(wishes));
     let (publisher, events) = Publisher::new(client, clock, reporter, &registry);
     tasks.spawn(events);
     let out = Outlets {
@@ -149,6 +155,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         metrics,
         notifier: Notifier::new(publisher),
         flows,
+        targets,
     };
     let state = State::new(ownership, config.node.clone());
     let app = App::new(state, writer, out, config.nodeport_addresses.clone(), clock);

@@ -2,6 +2,7 @@
 //! which Services have to be compiled anew. Pure; used by the app and the planner.
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 
 use onehop_core::endpoint::{Endpoints, Slice};
 use onehop_core::health::count_local;
@@ -14,6 +15,7 @@ use onehop_runtime::watch::ObjectKey;
 
 use crate::args::Mode;
 use crate::collection::{Collection, Step};
+use crate::targets::{KnownTargets, OwnTargets, Truth};
 
 /// One step of one of the watches.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +26,8 @@ pub enum Change {
     Slice(Step<ObjectKey, Slice>),
     /// Of the own Node.
     Node(Step<NodeName, NodeView>),
+    /// Of the own `NodeTargets`; an empty list where the API server does not know the kind (K-26).
+    Targets(Step<NodeName, Box<OwnTargets>>),
 }
 
 /// Which Services are ours to proxy (S-02).
@@ -57,6 +61,9 @@ pub struct State {
     by_service: HashMap<ServiceKey, BTreeSet<ObjectKey>>,
     nodes: Collection<NodeName, NodeView>,
     last_node: Option<NodeView>,
+    targets: Collection<NodeName, Box<OwnTargets>>,
+    /// A lost object is no statement (K-21): what it said last holds.
+    known_targets: KnownTargets,
     dirty: BTreeSet<ServiceKey>,
     node_changed: bool,
 }
@@ -75,6 +82,8 @@ impl State {
             by_service: HashMap::new(),
             nodes: Collection::default(),
             last_node: None,
+            targets: Collection::default(),
+            known_targets: KnownTargets::default(),
             dirty: BTreeSet::new(),
             node_changed: false,
         }
@@ -89,6 +98,7 @@ impl State {
             }
             Change::Slice(step) => self.slice(step),
             Change::Node(step) => self.node_step(step),
+            Change::Targets(step) => self.targets_step(step),
         };
         self.dirty.extend(touched.iter().cloned());
         touched
@@ -96,13 +106,38 @@ impl State {
 
     /// Whether all lists have been complete once; before that nothing may be programmed (S-09).
     pub fn synced(&self) -> bool {
-        self.services.synced() && self.slices.synced() && self.nodes.synced()
+        self.services.synced()
+            && self.slices.synced()
+            && self.nodes.synced()
+            && self.targets.synced()
     }
 
     /// A Service, if we proxy it.
     pub fn service(&self, key: &ServiceKey) -> Option<&ServiceSpec> {
         let service = self.services.get(key)?;
         self.ownership.covers(service).then_some(&**service)
+    }
+
+    /// Load balancer addresses of a Service that this node captures: those of its status, and those that controllers
+    /// list before they publish them (S-22, K-27).
+    pub fn vips(&self, service: &ServiceSpec) -> BTreeSet<IpAddr> {
+        let live = service.kind == ServiceKind::LoadBalancer;
+        let listed = live.then(|| self.known_targets.vips(service));
+        service.vips().chain(listed.into_iter().flatten()).collect()
+    }
+
+    /// Generation of the own `NodeTargets` that is known, and the mode that the agent runs in.
+    pub fn targets_truth(&self) -> Truth {
+        Truth {
+            mode: self.ownership.mode,
+            generation: self.known_targets.generation(),
+        }
+    }
+
+    /// What was said in the own `NodeTargets`; none while there is no such object.
+    pub fn own_targets(&self) -> Option<&KnownTargets> {
+        let there = self.targets.get(&self.here.node).is_some();
+        there.then_some(&self.known_targets)
     }
 
     /// All endpoints of a Service.
@@ -185,6 +220,14 @@ impl State {
             }
         }
         touched
+    }
+
+    fn targets_step(&mut self, step: Step<NodeName, Box<OwnTargets>>) -> BTreeSet<ServiceKey> {
+        self.targets.step(step);
+        match self.targets.get(&self.here.node) {
+            Some(targets) => self.known_targets.update((**targets).clone()),
+            None => BTreeSet::new(),
+        }
     }
 
     fn node_step(&mut self, step: Step<NodeName, NodeView>) -> BTreeSet<ServiceKey> {

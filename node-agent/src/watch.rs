@@ -10,11 +10,13 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher::Config as WatchConfig;
 use kube::{Client, Resource, ResourceExt};
+use onehop_core::crd::NodeTargets;
 use onehop_core::endpoint::Slice;
 use onehop_core::id::{NodeName, ServiceKey};
 use onehop_core::node::NodeView;
 use onehop_core::service::{HEADLESS_LABEL, PROXY_NAME_LABEL, ServiceSpec};
 use onehop_runtime::backoff::Policy;
+use onehop_runtime::clock::Clock;
 use onehop_runtime::watch::{ObjectKey, Seen, WatchMetrics, watch};
 use rand::rngs::SmallRng;
 use serde::de::DeserializeOwned;
@@ -24,6 +26,7 @@ use tokio::task::JoinSet;
 use crate::args::Mode;
 use crate::collection::Step;
 use crate::state::{Change, Ownership};
+use crate::targets::OwnTargets;
 
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
@@ -38,6 +41,8 @@ pub struct Watches {
     pub metrics: WatchMetrics,
     /// Where the steps go.
     pub changes: Sender<Change>,
+    /// Clock, for the wait for a kind that the API server does not know yet.
+    pub clock: Clock,
 }
 
 impl Watches {
@@ -45,7 +50,39 @@ impl Watches {
     pub fn start(mut self, node: &NodeName, ownership: &Ownership, tasks: &mut JoinSet<()>) {
         tasks.spawn(self.follow(service_filter(ownership), service));
         tasks.spawn(self.follow(slice_filter(), slice));
-        tasks.spawn(self.follow(node_filter(node), own_node));
+        tasks.spawn(self.follow(name_filter(node), own_node));
+        tasks.spawn(self.follow_targets(node));
+    }
+
+    /// Follows the own `NodeTargets` once the API server knows the kind; until then there is none, and the agent is a
+    /// plain service proxy (K-26).
+    fn follow_targets(&mut self, node: &NodeName) -> impl Future<Output = ()> + Send + use<> {
+        let mut backoff = Policy::RETRY.start(&mut self.rng);
+        let (client, changes, clock) = (self.client.clone(), self.changes.clone(), self.clock);
+        let follow = self.follow(name_filter(node), own_targets);
+        async move {
+            let mut told = false;
+            loop {
+                match kind_is_served(&client).await {
+                    Ok(true) => break,
+                    Ok(false) if told => {}
+                    Ok(false) => {
+                        tracing::warn!("the API server has no NodeTargets: plain service proxy");
+                        for step in [Step::ListStarts, Step::ListEnds] {
+                            if changes.send(Change::Targets(step)).await.is_err() {
+                                return;
+                            }
+                        }
+                        told = true;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot ask whether the API server has NodeTargets");
+                    }
+                }
+                clock.sleep(backoff.next_delay()).await;
+            }
+            follow.await;
+        }
     }
 
     /// Follows one kind; `read` makes a step of what was seen.
@@ -89,7 +126,7 @@ fn slice_filter() -> WatchConfig {
         .labels(&format!("!{HEADLESS_LABEL}"))
 }
 
-fn node_filter(node: &NodeName) -> WatchConfig {
+fn name_filter(node: &NodeName) -> WatchConfig {
     WatchConfig::default().fields(&format!("metadata.name={node}"))
 }
 
@@ -126,6 +163,26 @@ fn slice(seen: Seen<EndpointSlice>) -> Change {
         },
     );
     Change::Slice(step)
+}
+
+fn own_targets(seen: Seen<NodeTargets>) -> Change {
+    let key = |key: ObjectKey| NodeName::from(key.name);
+    Change::Targets(step(seen, key, |key, targets| {
+        Step::Apply(key, Box::new(OwnTargets::of(targets)))
+    }))
+}
+
+/// Whether the API server serves `NodeTargets`.
+async fn kind_is_served(client: &Client) -> Result<bool, kube::Error> {
+    let version = NodeTargets::api_version(&());
+    match client.list_api_group_resources(&version).await {
+        Ok(list) => Ok(list
+            .resources
+            .iter()
+            .any(|r| r.kind == NodeTargets::kind(&()))),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn own_node(seen: Seen<Node>) -> Change {

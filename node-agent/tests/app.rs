@@ -117,6 +117,7 @@ impl World {
             metrics,
             notifier: notifier(clock),
             flows,
+            targets: watch::channel(None).0,
         };
         let ownership = Ownership {
             mode: Mode::Beside,

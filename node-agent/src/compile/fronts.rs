@@ -1,6 +1,6 @@
 //! The frontends of a Service: what clients may connect to, and by which policy (section 2).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use onehop_core::service::{ServicePort, ServiceSpec};
@@ -33,8 +33,12 @@ pub fn families(service: &ServiceSpec) -> Vec<Family> {
 }
 
 /// All frontends of one port. An address that is named twice counts once: as cluster IP before
-/// load balancer address before external IP.
-pub fn of_port(service: &ServiceSpec, port: &ServicePort) -> BTreeMap<Front, Reach> {
+/// load balancer address before external IP. `vips` are the Service's load balancer addresses (S-22).
+pub fn of_port(
+    service: &ServiceSpec,
+    port: &ServicePort,
+    vips: &BTreeSet<IpAddr>,
+) -> BTreeMap<Front, Reach> {
     let families = families(service);
     let protocol = port.key.protocol;
     let vip = |address: IpAddr| {
@@ -48,7 +52,7 @@ pub fn of_port(service: &ServiceSpec, port: &ServicePort) -> BTreeMap<Front, Rea
         .cluster_ips
         .iter()
         .map(|ip| (*ip, Reach::Internal))
-        .chain(service.vips().map(|ip| (ip, Reach::LoadBalancer)))
+        .chain(vips.iter().map(|ip| (*ip, Reach::LoadBalancer)))
         .chain(service.external_ips.iter().map(|ip| (*ip, Reach::External)));
     let mut fronts = BTreeMap::new();
     for (addr, reach) in addresses {

@@ -28,6 +28,8 @@ pub struct Surroundings<'a> {
     pub here: &'a Here,
     /// Addresses of the own node (S-72).
     pub node_addresses: &'a [IpAddr],
+    /// Load balancer addresses of the Service (S-22).
+    pub vips: &'a BTreeSet<IpAddr>,
     /// Whether a frontend is this Service's (S-33).
     pub owns: &'a dyn Fn(&Front) -> bool,
     /// The list that the kernel holds for a frontend, by first slot of its scope.
@@ -65,7 +67,7 @@ pub fn compile(
         compiled.elements.insert(key, None);
     }
     for port in &service.ports {
-        let fronts = fronts::of_port(service, port);
+        let fronts = fronts::of_port(service, port, around.vips);
         for family in fronts::families(service) {
             let of_family = fronts.iter().filter(|(front, _)| front.family() == family);
             let port = Port::new(service, port, endpoints, family, around.here);

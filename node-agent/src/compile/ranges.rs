@@ -39,7 +39,14 @@ pub(super) fn guard(
         .any(|addr| allowed.iter().any(|net| net.contains(addr)));
     if node_is_allowed {
         // A node that talks to an address bound on itself may do so from that address (S-72).
-        allowed.extend(service.vips().map(IpNet::from).filter(of_family));
+        allowed.extend(
+            around
+                .vips
+                .iter()
+                .copied()
+                .map(IpNet::from)
+                .filter(of_family),
+        );
     }
     let guarded = (family, SetId::SourceGuarded, Key::Frontend(frontend));
     compiled.elements.insert(guarded, None);

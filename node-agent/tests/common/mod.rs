@@ -53,6 +53,8 @@ pub fn lists(node: NodeView) -> Vec<Change> {
         Change::Node(Step::ListStarts),
         Change::Node(Step::Apply(node.name.clone(), node)),
         Change::Node(Step::ListEnds),
+        Change::Targets(Step::ListStarts),
+        Change::Targets(Step::ListEnds),
     ]
 }
 
