@@ -3,7 +3,7 @@
 //! Filled by `watch`, read by `snapshot`. No I/O. A change that leaves a view equal concerns nobody;
 //! nothing is decided before every cache has had its first full list (I1).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
-use onehop_core::crd::{AddressPool, LoadBalancer};
+use onehop_core::crd::{AddressPool, Feature, LoadBalancer, NodeTargets};
 use onehop_core::endpoint::{Endpoints, Slice};
-use onehop_core::id::{PodUid, ServiceKey};
+use onehop_core::id::{InstallId, NodeName, PodUid, ServiceKey, ServiceUid};
 use onehop_core::node::NodeView;
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
@@ -51,6 +51,14 @@ pub enum PodLife {
     Ended,
 }
 
+/// What was said to a node, and what its agent says.
+#[derive(Clone, Debug, PartialEq)]
+struct KnownTargets {
+    object: NodeTargets,
+    /// Generation in which each address came, as far as was seen.
+    since: BTreeMap<(InstallId, ServiceUid, IpAddr), i64>,
+}
+
 /// Everything known of the cluster.
 #[derive(Debug, Default)]
 pub struct Index {
@@ -60,6 +68,7 @@ pub struct Index {
     pods: Cache<KnownPod>,
     pools: Cache<AddressPool>,
     balancers: Cache<Arc<LoadBalancer>>,
+    node_targets: Cache<KnownTargets>,
     slices_of: HashMap<ServiceKey, BTreeSet<ObjectKey>>,
     pods_at: HashMap<IpAddr, BTreeSet<ObjectKey>>,
     pods_by_uid: HashMap<PodUid, ObjectKey>,
@@ -186,6 +195,135 @@ impl Index {
         Touched::Services(Vec::new())
     }
 
+    /// A `NodeTargets` object came, changed or went: concerns the Services that wait for their addresses to be
+    /// programmed. Nothing else is decided by it.
+    pub fn on_node_targets(&mut self, event: Seen<NodeTargets>) -> Touched {
+        let old = match &event {
+            Seen::Listed(object) | Seen::Applied(object) => {
+                self.node_targets.get(&ObjectKey::of(object)).cloned()
+            }
+            _ => None,
+        };
+        let changes = self.node_targets.apply(event, |object| {
+            Some(KnownTargets::after(old.as_ref(), object.clone()))
+        });
+        self.waiting(changes)
+    }
+
+    /// What the server answered to our write of a `NodeTargets` object.
+    pub fn wrote_node_targets(&mut self, object: &NodeTargets) -> Touched {
+        let old = self.node_targets.get(&ObjectKey::of(object)).cloned();
+        let changes = self.node_targets.written(object, |object| {
+            Some(KnownTargets::after(old.as_ref(), object.clone()))
+        });
+        self.waiting(changes)
+    }
+
+    fn waiting(&self, changes: Vec<Change<KnownTargets>>) -> Touched {
+        let mut waiting = BTreeSet::new();
+        for change in changes {
+            let targets = self.node_targets.get(&change.key);
+            let installs = targets
+                .into_iter()
+                .flat_map(|t| t.object.spec.installs.values());
+            for vip in installs.flat_map(|install| &install.vips) {
+                let key = vip.service.key();
+                let published = |service: &KnownService| {
+                    service
+                        .spec
+                        .ingress
+                        .iter()
+                        .any(|i| i.address == Some(vip.address))
+                };
+                if self
+                    .service(&key)
+                    .is_some_and(|service| !published(service))
+                {
+                    waiting.insert(key);
+                }
+            }
+        }
+        Touched::Services(waiting.into_iter().collect())
+    }
+
+    /// What was said to a node.
+    pub fn node_targets(&self, node: &NodeName) -> Option<&NodeTargets> {
+        let key = ObjectKey {
+            namespace: String::new(),
+            name: node.to_string(),
+        };
+        self.node_targets.get(&key).map(|known| &known.object)
+    }
+
+    /// Whether it is known what was said to nodes.
+    pub const fn node_targets_synced(&self) -> bool {
+        self.node_targets.is_synced()
+    }
+
+    /// Whether there is such a node.
+    pub fn has_node(&self, node: &NodeName) -> bool {
+        let key = ObjectKey {
+            namespace: String::new(),
+            name: node.to_string(),
+        };
+        self.nodes.get(&key).is_some()
+    }
+
+    /// Nodes to which something was said, and which are gone.
+    pub fn gone_nodes(&self) -> BTreeSet<NodeName> {
+        let told = self.node_targets.all().keys();
+        let gone = told.filter(|key| self.nodes.get(key).is_none());
+        gone.map(|key| NodeName::from(key.name.clone())).collect()
+    }
+
+    /// The nodes whose objects name a Service.
+    pub fn nodes_that_name(&self, service: &ServiceKey) -> BTreeSet<NodeName> {
+        let names = |known: &KnownTargets| {
+            known.object.spec.installs.values().any(|install| {
+                let targets = install.targets.iter().map(|t| &t.service);
+                let local = install.local.iter().map(|l| &l.service);
+                let vips = install.vips.iter().map(|v| &v.service);
+                targets
+                    .chain(local)
+                    .chain(vips)
+                    .any(|s| s.key() == *service)
+            })
+        };
+        let all = self.node_targets.all().iter();
+        all.filter(|(_, known)| names(known))
+            .map(|(key, _)| NodeName::from(key.name.clone()))
+            .collect()
+    }
+
+    /// Whether the node was told of an address and its agent has programmed it. A node without an agent that proxies
+    /// Services programs it by the Service's status, if at all.
+    pub fn vip_is_programmed(
+        &self,
+        node: &NodeName,
+        install: &InstallId,
+        service: &ServiceUid,
+        address: IpAddr,
+    ) -> bool {
+        let key = ObjectKey {
+            namespace: String::new(),
+            name: node.to_string(),
+        };
+        let Some(known) = self.node_targets.get(&key) else {
+            return false;
+        };
+        let Some(since) = known
+            .since
+            .get(&(install.clone(), service.clone(), address))
+        else {
+            return false;
+        };
+        let status = known.object.status.as_ref();
+        let Some(status) = status.filter(|s| s.features.contains(&Feature::ServiceProxy)) else {
+            return true;
+        };
+        status.observed_generation.unwrap_or(0) >= *since
+    }
+
     /// Notes at which addresses a Service has or wants targets.
     pub fn set_interest(
         &mut self,
@@ -252,6 +390,22 @@ impl Index {
             .all()
             .iter()
             .map(|(key, b)| (service_key(key), b))
+    }
+}
+
+impl KnownTargets {
+    fn after(old: Option<&Self>, mut object: NodeTargets) -> Self {
+        object.metadata.managed_fields = None;
+        let generation = object.metadata.generation.unwrap_or(0);
+        let mut since = BTreeMap::new();
+        for (install, entry) in &object.spec.installs {
+            for vip in &entry.vips {
+                let key = (install.clone(), vip.service.uid.clone(), vip.address);
+                let known = old.and_then(|old| old.since.get(&key)).copied();
+                since.insert(key, known.unwrap_or(generation));
+            }
+        }
+        Self { object, since }
     }
 }
 

@@ -12,6 +12,7 @@ pub mod http;
 pub mod index;
 pub mod lease;
 pub mod metrics;
+pub mod node_targets;
 pub mod plan;
 pub mod reconcile;
 pub mod snapshot;

@@ -85,7 +85,10 @@ pub fn members(index: &Index, service: &ServiceSpec) -> BTreeMap<PortKey, PortMe
     let ports = service.ports.iter().map(|port| {
         let members = PortMembers {
             pods: pods(index, service, port, &endpoints, &going),
-            nodes: nodes(index, service, port, &endpoints),
+            nodes: port.node_port.map_or_else(Members::default, |node_port| {
+                nodes(index, service, port, &endpoints, node_port)
+            }),
+            vips: nodes(index, service, port, &endpoints, port.port),
         };
         (port.key.clone(), members)
     });
@@ -221,23 +224,21 @@ fn endpoint_state(index: &Index, endpoint: &Endpoint, going: &BTreeMap<NodeName,
     }
 }
 
-/// Node targets of one port: every node, whoever has endpoints; with policy Local the health check
+/// Node targets of one port, at `at_port`: every node, whoever has endpoints; with policy Local the health check
 /// on healthCheckNodePort tells which of them get traffic.
 fn nodes(
     index: &Index,
     service: &ServiceSpec,
     port: &ServicePort,
     endpoints: &Endpoints,
+    at_port: u16,
 ) -> Members {
-    let Some(node_port) = port.node_port else {
-        return Members::default();
-    };
     let family = family(service);
     let list = index.nodes().filter_map(|node| {
         Some(Member {
             key: TargetKey {
                 address: node.primary_address(family)?,
-                port: node_port,
+                port: at_port,
             },
             owner: Owner::Node(node.name.clone()),
             state: node_state(node),

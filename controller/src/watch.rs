@@ -36,6 +36,7 @@ pub(crate) fn start<P: Provider>(
     starter.kind(Index::on_pod);
     starter.kind(Index::on_pool);
     starter.kind(Index::on_balancer);
+    starter.kind(Index::on_node_targets);
     starter.tasks
 }
 

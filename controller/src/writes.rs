@@ -1,11 +1,16 @@
 //! Every write to the API server, each one behind the fence. No decisions: what to write comes from
 //! `status` and `reconcile`.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
-use onehop_core::crd::{LoadBalancer, LoadBalancerStatus, SERVICE_FINALIZER, TARGETS_FINALIZER};
-use onehop_core::id::{InstallId, ServiceKey};
+use onehop_core::crd::{
+    LoadBalancer, LoadBalancerStatus, NodeInstall, NodeTargets, SERVICE_FINALIZER,
+    TARGETS_FINALIZER,
+};
+use onehop_core::id::{InstallId, NodeName, ServiceKey};
 use onehop_core::service::ServiceSpec;
 use serde_json::{Value, json};
 
@@ -206,6 +211,47 @@ impl Writer {
             Ok(_) => Ok(()),
             Err(error) => {
                 let error = failed(format!("delete LoadBalancer {key}"), error);
+                if is_gone(&error) { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Applies what this install says to the agent of a node, whole.
+    pub async fn node_targets(
+        &self,
+        node: &NodeName,
+        entries: &BTreeMap<InstallId, NodeInstall>,
+    ) -> Written<NodeTargets> {
+        self.fence.check()?;
+        let params = PatchParams::apply(&self.manager).force();
+        let api: Api<NodeTargets> = Api::all(self.client.clone());
+        let body = json!({
+            "apiVersion": "onehop.dev/v1alpha1",
+            "kind": "NodeTargets",
+            "metadata": { "name": node },
+            "spec": { "installs": entries },
+        });
+        let name = node.to_string();
+        let written = api.patch(&name, &params, &Patch::Apply(&body)).await;
+        written.map_err(|e| failed(format!("apply NodeTargets {node}"), e))
+    }
+
+    /// Deletes the `NodeTargets` of a node that is gone.
+    pub async fn delete_node_targets(&self, object: &NodeTargets) -> Done {
+        self.fence.check()?;
+        let api: Api<NodeTargets> = Api::all(self.client.clone());
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: object.metadata.uid.clone(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        let name = object.name_any();
+        match api.delete(&name, &params).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let error = failed(format!("delete NodeTargets {name}"), error);
                 if is_gone(&error) { Ok(()) } else { Err(error) }
             }
         }

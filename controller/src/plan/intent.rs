@@ -34,8 +34,10 @@ pub struct Intent {
 pub struct PortMembers {
     /// Pod addresses.
     pub pods: Members,
-    /// Node addresses.
+    /// Node addresses with node ports.
     pub nodes: Members,
+    /// Node addresses with the load balancer's own ports: the destination is kept on the way there.
+    pub vips: Members,
 }
 
 /// A list of targets.
@@ -54,7 +56,8 @@ impl Intent {
         let members = self.members.get(port)?;
         Some(match mode {
             TargetMode::Pod => &members.pods,
-            TargetMode::Node | TargetMode::Vip | TargetMode::Unknown => &members.nodes,
+            TargetMode::Vip => &members.vips,
+            TargetMode::Node | TargetMode::Unknown => &members.nodes,
         })
     }
 

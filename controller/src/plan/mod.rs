@@ -5,11 +5,13 @@
 //! does I/O or knows a cloud.
 
 mod intent;
+mod listed;
 pub mod membership;
 mod order;
 mod provider;
 
 pub use intent::{Intent, Members, PortMembers};
+pub use listed::Listed;
 pub use order::arrange;
 pub use provider::{
     Depth, Effect, Existing, Look, Outcome, PortCount, Programmed, Provider, Refusal, Resolution,

@@ -14,7 +14,7 @@ use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
 use super::membership::MassRemoval;
-use super::{Intent, Plan, Step};
+use super::{Intent, Listed, Plan, Step};
 use crate::cloud::CloudError;
 use crate::lease::Fence;
 
@@ -196,4 +196,7 @@ pub trait Provider: Send + Sync + 'static {
 
     /// UIDs of the Services of this name of which something is left. Pure.
     fn left_of(&self, service: &ServiceKey, seen: &Self::Observed) -> BTreeSet<ServiceUid>;
+
+    /// The Service's targets as agents are told of them (K-20). Pure.
+    fn listed(&self, intent: &Intent, seen: &Self::Observed, now: Time) -> Vec<Listed>;
 }

@@ -59,6 +59,12 @@ impl<P: Provider> Reconciler<P> {
     }
 
     async fn finish(&self, case: &Case) -> Result<(), WriteError> {
+        // Taken from nodes last (K-27): the cloud sends nothing any more.
+        match case {
+            Case::Leaving(service, _) => self.unlist_targets(&service.spec.key),
+            Case::Absent(key, _) => self.unlist_targets(key),
+            Case::Ours(_) | Case::Foreign => {}
+        }
         match case {
             Case::Leaving(service, object) => {
                 let spec = &service.spec;

@@ -50,6 +50,8 @@ pub(super) struct OfService {
     pub(super) interest: BTreeSet<IpAddr>,
     /// When counts were written last (K-10).
     pub(super) counts_at: Option<Time>,
+    /// Since when an address waits for agents (K-27).
+    pub(super) withheld_since: Option<Time>,
     /// What was said about it.
     pub(super) said: Said,
 }

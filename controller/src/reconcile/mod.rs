@@ -8,6 +8,7 @@ mod cases;
 mod clean;
 mod lanes;
 mod memory;
+mod nodes;
 mod pass;
 mod queue;
 mod say;
@@ -32,12 +33,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::lanes::Lanes;
 use self::memory::Memory;
+use self::nodes::Due;
 use self::queue::Queue;
 use crate::cloud::AddressBook;
 use crate::cloud::local::address::Holder;
 use crate::index::{Index, Touched};
 use crate::lease::Fence;
 use crate::metrics::Measures;
+use crate::node_targets::Register;
 use crate::plan::{Existing, Provider};
 use crate::snapshot::{Claim, Standing};
 use crate::writes::Writer;
@@ -94,6 +97,9 @@ pub struct Reconciler<P: Provider> {
     rng: Mutex<SmallRng>,
     wake: Notify,
     synced: Notify,
+    register: Mutex<Register>,
+    due_nodes: Mutex<Due>,
+    nodes_wake: Notify,
 }
 
 /// What the reconciler is made of.
@@ -141,20 +147,28 @@ impl<P: Provider> Reconciler<P> {
             rng: Mutex::new(parts.rng),
             wake: Notify::new(),
             synced: Notify::new(),
+            register: Mutex::default(),
+            due_nodes: Mutex::default(),
+            nodes_wake: Notify::new(),
         })
     }
 
     /// Takes in what a watch has shown.
     pub fn take_in(&self, change: impl FnOnce(&mut Index) -> Touched) {
-        let (touched, synced) = {
+        let (touched, synced, everything) = {
             let mut index = lock(&self.index);
             let touched = change(&mut index);
+            let everything = touched == Touched::All;
             let services = match touched {
                 Touched::Services(services) => services,
                 Touched::All => self.concerned(&index),
             };
-            (services, index.is_synced())
+            (services, index.is_synced(), everything)
         };
+        if everything {
+            // A node came or went, perhaps.
+            self.gone_nodes_due();
+        }
         if synced {
             self.synced.notify_one();
         }
@@ -184,7 +198,9 @@ impl<P: Provider> Reconciler<P> {
             () = started => {}
         }
         ready();
+        let nodes = tokio::spawn(Arc::clone(self).tell_nodes(stop.clone()));
         self.drive(stop).await;
+        nodes.abort();
     }
 
     /// Lists everything of ours in the cloud, for as long as it takes.

@@ -34,9 +34,11 @@ impl<P: Provider> Reconciler<P> {
                 .map(|(intent, seen)| self.provider.outcome(intent, seen, now));
             let of = memory.services.entry(key.clone()).or_default();
             self.events_of(wanted, outcome.as_ref(), error.as_ref(), of);
-            let result = self
-                .write_one(wanted, outcome.as_ref(), error.clone(), of)
-                .await;
+            if let (Some(intent), Some(seen)) = (intent, memory.seen.as_ref()) {
+                self.list_targets(&wanted.service.spec, intent, seen);
+            }
+            let outcome = intent.zip(outcome.as_ref());
+            let result = self.write_one(wanted, outcome, error.clone(), of).await;
             let next =
                 result.unwrap_or_else(|error| Some(self.write_failed(&error, &mut memory.writes)));
             again = again.into_iter().chain(next).min();
@@ -71,11 +73,12 @@ impl<P: Provider> Reconciler<P> {
     async fn write_one(
         &self,
         wanted: &Wanted,
-        outcome: Option<&Outcome>,
+        outcome: Option<(&Intent, &Outcome)>,
         error: Option<LastError>,
         of: &mut OfService,
     ) -> Result<Option<Time>, WriteError> {
         let now = self.clock.now();
+        let (intent, outcome) = outcome.unzip();
         let key = &wanted.service.spec.key;
         // The newest view: the finalizer was perhaps added a moment ago.
         let known = lock(&self.index).service(key).cloned();
@@ -89,7 +92,7 @@ impl<P: Provider> Reconciler<P> {
         };
         let again = self.write_object(wanted, &facts, of, now).await?;
         let condition = facts.service_condition(&service.conditions, now);
-        let ingress = facts.ingress();
+        let (ingress, look) = self.publishable(&service.spec, intent, facts.ingress(), of);
         let conditions = &service.conditions;
         let body = status::service_status(&service.spec, conditions, &ingress, Some(condition));
         if let Some(body) = body {
@@ -106,7 +109,7 @@ impl<P: Provider> Reconciler<P> {
                 );
             }
         }
-        Ok(again)
+        Ok(again.into_iter().chain(look).min())
     }
 
     async fn write_object(

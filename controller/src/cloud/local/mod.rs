@@ -6,6 +6,7 @@
 pub mod address;
 pub mod annotations;
 pub mod client;
+mod listed;
 pub mod model;
 pub mod names;
 mod outcome;
@@ -30,7 +31,9 @@ use self::resolve::{NodeProxy, OPTION_ADDRESSES, OPTION_POOL};
 use self::step::LocalStep;
 use super::CloudError;
 use crate::lease::Fence;
-use crate::plan::{Effect, Existing, Intent, Look, Outcome, Plan, Provider, Refusal, Resolution};
+use crate::plan::{
+    Effect, Existing, Intent, Listed, Look, Outcome, Plan, Provider, Refusal, Resolution,
+};
 
 /// The provider.
 #[derive(Debug)]
@@ -136,6 +139,10 @@ impl Provider for Local {
             .chain(seen.groups.iter().map(|g| &g.uid))
             .cloned()
             .collect()
+    }
+
+    fn listed(&self, intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed> {
+        listed::listed(intent, seen, now)
     }
 }
 

@@ -145,8 +145,7 @@ fn choose_mode(
     };
     let obstacles = Obstacles {
         node: port.node_port.is_none().then_some(Obstacle::NoNodePort),
-        // The local cloud refuses floating delivery so far.
-        vip: Some(Obstacle::NoVip),
+        vip: nobody_forwards(service),
         pod: None,
     };
     let live = last_good.and_then(|spec| spec.ports.iter().find(|p| p.key() == port.key));
@@ -164,6 +163,16 @@ fn choose_mode(
             Err(refusal("TargetModeImpossible", message))
         }
     }
+}
+
+/// K-52: a Service that is handed to a proxy which is neither the agent nor kube-proxy has nobody who knows the load
+/// balancer's address on the nodes.
+fn nobody_forwards(service: &ServiceSpec) -> Option<Obstacle> {
+    let other = service
+        .proxy_name()
+        .filter(|name| *name != AGENT_PROXY_NAME)?;
+    let message = format!("the label names the proxy {other:?}");
+    Some(Obstacle::NobodyForwards(message))
 }
 
 /// crd.md section 6, the row of our own classes. Pod health by the agent needs the guard's channel.
@@ -262,6 +271,21 @@ mod tests {
         assert_eq!(resolved.spec.as_ref(), Some(&good), "K-50");
         assert_eq!(resolved.refusals[0].reason, "TargetModeImpossible");
         assert_eq!(resolve(NodeProxy::Beside, &bad, None).spec, None);
+    }
+
+    #[test]
+    fn k50_k52_vip_mode_is_explicit_and_needs_somebody_who_forwards() {
+        let mut vip = annotated(annotations::TARGET, "vip");
+        vip.allocates_node_ports = false;
+        vip.ports[0].node_port = None;
+        let port = only_port(&vip);
+        assert_eq!((port.mode, port.node_port), (TargetMode::Vip, None), "K-50");
+        assert_eq!(port.health.and_then(|h| h.port), Some(10256));
+        let label = onehop_core::service::PROXY_NAME_LABEL.to_owned();
+        vip.labels.insert(label, "somebody-else".to_owned());
+        let resolved = resolve(NodeProxy::Beside, &vip, None);
+        assert_eq!(resolved.spec, None, "K-52");
+        assert_eq!(resolved.refusals[0].reason, "TargetModeImpossible");
     }
 
     #[test]

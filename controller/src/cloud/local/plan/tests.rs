@@ -79,16 +79,21 @@ fn pod(n: u8, state: State) -> Member {
 }
 
 fn members(pods: Vec<Member>) -> PortMembers {
-    let nodes = (1..=2)
-        .map(|n| member([10, 0, 1, n], 30080, State::Ready))
-        .collect();
+    let nodes = |port| {
+        let node = |n| member([10, 0, 1, n], port, State::Ready);
+        (1..=2).map(node).collect()
+    };
     PortMembers {
         pods: Members {
             list: pods,
             at_most_healthy: None,
         },
         nodes: Members {
-            list: nodes,
+            list: nodes(30080),
+            at_most_healthy: None,
+        },
+        vips: Members {
+            list: nodes(80),
             at_most_healthy: None,
         },
     }

@@ -1,0 +1,416 @@
+//! What this install says to the agent of each node (K-20 to K-27): one register of every Service's targets, and the
+//! entry of each node made from it. Pure; filled by passes, written by `reconcile::nodes`.
+//!
+//! A Service that has not been looked at since the start has said nothing: what a node's object says of it stays (I1).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use onehop_core::crd::{
+    ClientIp, LateFlows, LocalPort, NodeInstall, NodeTarget, ServiceRef, TargetHealth, TargetMode,
+    TargetState, Vip, VipPort,
+};
+use onehop_core::id::{NodeName, ServiceKey};
+use onehop_core::service::{ServiceSpec, TrafficPolicy};
+use onehop_core::time::Time;
+
+use crate::index::Index;
+use crate::plan::membership::TargetKey;
+use crate::plan::{Intent, Listed};
+
+/// How long a released target is still listed (K-21).
+const RELEASED_FOR: Duration = Duration::from_mins(1);
+
+/// One thing that a node is told of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Entry {
+    Pod(NodeTarget),
+    Local(LocalPort),
+}
+
+/// What a Service means for its nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct OfService {
+    entries: Vec<(NodeName, TargetKey, Entry)>,
+    vips: BTreeMap<NodeName, Vec<Vip>>,
+}
+
+/// The register.
+#[derive(Debug, Default)]
+pub struct Register {
+    services: BTreeMap<ServiceKey, OfService>,
+    /// Services that have said something since the start, also that they are gone.
+    known: BTreeSet<ServiceKey>,
+}
+
+impl Register {
+    /// Takes what a pass found of a Service. Returns the nodes whose entry may have changed.
+    pub fn set(
+        &mut self,
+        index: &Index,
+        service: &ServiceSpec,
+        intent: &Intent,
+        listed: &[Listed],
+        now: Time,
+    ) -> BTreeSet<NodeName> {
+        let new = OfService::new(index, service, intent, listed, now);
+        let old = self.services.remove(&service.key).unwrap_or_default();
+        let new = new.after(&old, now);
+        let first = self.known.insert(service.key.clone());
+        let touched = if first || new != old {
+            old.nodes().chain(new.nodes()).cloned().collect()
+        } else {
+            BTreeSet::new()
+        };
+        self.services.insert(service.key.clone(), new);
+        touched
+    }
+
+    /// A Service is no longer ours, and nothing of it is left in the cloud.
+    /// Its addresses go at once, its targets are released (K-20, K-21).
+    pub fn remove(&mut self, service: &ServiceKey, now: Time) -> BTreeSet<NodeName> {
+        let first = self.known.insert(service.clone());
+        let old = self.services.remove(service).unwrap_or_default();
+        let new = OfService::default().after(&old, now);
+        let touched = old.nodes().cloned().collect();
+        let changed = first || new != old;
+        if !new.entries.is_empty() {
+            self.services.insert(service.clone(), new);
+        }
+        if changed { touched } else { BTreeSet::new() }
+    }
+
+    /// When an entry made now would be different though nothing happened: released targets go.
+    pub fn next_change(&self) -> Option<Time> {
+        let entries = self.services.values().flat_map(|of| &of.entries);
+        let released = entries.filter_map(|(_, _, entry)| match entry.state() {
+            (TargetState::Released, since) => Some(since + RELEASED_FOR),
+            _ => None,
+        });
+        released.min()
+    }
+
+    /// Drops what has been released for long enough; the nodes where something was.
+    pub fn purge(&mut self, now: Time) -> BTreeSet<NodeName> {
+        let mut touched = BTreeSet::new();
+        for of in self.services.values_mut() {
+            of.entries.retain(|(node, _, entry)| {
+                let (state, since) = entry.state();
+                let over = state == TargetState::Released && now.since(since) >= RELEASED_FOR;
+                if over {
+                    touched.insert(node.clone());
+                }
+                !over
+            });
+        }
+        self.services
+            .retain(|_, of| !of.entries.is_empty() || !of.vips.is_empty());
+        touched
+    }
+
+    /// The entry of a node. `there` is what its object has of this install.
+    pub fn entry(&self, node: &NodeName, there: Option<&NodeInstall>) -> NodeInstall {
+        let mut entry = NodeInstall {
+            cluster: there.map(|t| t.cluster.clone()).unwrap_or_default(),
+            ..NodeInstall::default()
+        };
+        // Not looked at yet: stays as it is.
+        let unknown = |service: &ServiceRef| !self.known.contains(&service.key());
+        if let Some(there) = there {
+            let targets = there.targets.iter().filter(|t| unknown(&t.service));
+            entry.targets.extend(targets.cloned());
+            let local = there.local.iter().filter(|l| unknown(&l.service));
+            entry.local.extend(local.cloned());
+            let vips = there.vips.iter().filter(|v| unknown(&v.service));
+            entry.vips.extend(vips.cloned());
+        }
+        for of in self.services.values() {
+            for (_, _, one) in of.entries.iter().filter(|(at, ..)| at == node) {
+                match one {
+                    Entry::Pod(target) => entry.targets.push(target.clone()),
+                    Entry::Local(port) => entry.local.push(port.clone()),
+                }
+            }
+            entry
+                .vips
+                .extend(of.vips.get(node).into_iter().flatten().cloned());
+        }
+        entry
+    }
+
+    /// The nodes to which load balancers will deliver an address of the Service.
+    pub fn vip_nodes(&self, service: &ServiceKey) -> impl Iterator<Item = &NodeName> {
+        self.services
+            .get(service)
+            .into_iter()
+            .flat_map(|of| of.vips.keys())
+    }
+}
+
+impl Entry {
+    const fn state(&self) -> (TargetState, Time) {
+        match self {
+            Self::Pod(target) => (target.state, target.since),
+            Self::Local(port) => (port.state, port.since),
+        }
+    }
+
+    const fn set_state(&mut self, state: TargetState, since: Time) {
+        match self {
+            Self::Pod(target) => (target.state, target.since) = (state, since),
+            Self::Local(port) => (port.state, port.since) = (state, since),
+        }
+    }
+
+    fn same_target(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Pod(a), Self::Pod(b)) => {
+                (&a.service, &a.port_name, a.protocol, &a.pod_uid)
+                    == (&b.service, &b.port_name, b.protocol, &b.pod_uid)
+            }
+            (Self::Local(a), Self::Local(b)) => {
+                (&a.service, &a.port_name, a.protocol) == (&b.service, &b.port_name, b.protocol)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl OfService {
+    fn new(
+        index: &Index,
+        service: &ServiceSpec,
+        intent: &Intent,
+        listed: &[Listed],
+        now: Time,
+    ) -> Self {
+        let maker = Maker {
+            index,
+            service,
+            intent,
+            now,
+        };
+        let mut new = Self::default();
+        for one in listed {
+            if one.mode == TargetMode::Pod {
+                new.entries.extend(maker.pod(one));
+                continue;
+            }
+            let Some(node) = maker.node_at(one.key.address) else {
+                continue;
+            };
+            if service.external_policy == TrafficPolicy::Local {
+                let local = Entry::Local(maker.local(one));
+                new.entries.push((node.clone(), one.key, local));
+            }
+            if one.mode == TargetMode::Vip {
+                new.vips.entry(node).or_insert_with(|| maker.vips());
+            }
+        }
+        new
+    }
+
+    /// Takes over from the last time how long each target has stood so, and what of it is released.
+    fn after(mut self, old: &Self, now: Time) -> Self {
+        for (node, key, entry) in &mut self.entries {
+            let before = old
+                .entries
+                .iter()
+                .find(|(at, was, one)| at == node && was == key && one.same_target(entry));
+            if let Some((.., before)) = before
+                && before.state().0 == entry.state().0
+            {
+                let (state, since) = before.state();
+                entry.set_state(state, since);
+            }
+        }
+        let gone = old.entries.iter().filter(|(node, key, entry)| {
+            !self
+                .entries
+                .iter()
+                .any(|(at, is, one)| at == node && is == key && one.same_target(entry))
+        });
+        let released: Vec<_> = gone
+            .cloned()
+            .filter_map(|(node, key, mut entry)| {
+                match entry.state() {
+                    (TargetState::Released, since) if now.since(since) >= RELEASED_FOR => {
+                        return None;
+                    }
+                    (TargetState::Released, _) => {}
+                    _ => entry.set_state(TargetState::Released, now),
+                }
+                Some((node, key, entry))
+            })
+            .collect();
+        self.entries.extend(released);
+        self
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = &NodeName> {
+        let entries = self.entries.iter().map(|(node, ..)| node);
+        entries.chain(self.vips.keys())
+    }
+}
+
+/// Makes entries of one Service.
+struct Maker<'a> {
+    index: &'a Index,
+    service: &'a ServiceSpec,
+    intent: &'a Intent,
+    now: Time,
+}
+
+impl Maker<'_> {
+    fn reference(&self) -> ServiceRef {
+        ServiceRef::new(&self.service.key, &self.service.uid)
+    }
+
+    /// A pod that is an endpoint. One that no list names any more stays as it was listed, until it is released.
+    fn pod(&self, one: &Listed) -> Option<(NodeName, TargetKey, Entry)> {
+        let endpoints = self.index.endpoints(&self.service.key);
+        let endpoint = endpoints
+            .iter()
+            .map(|(_, endpoint)| endpoint)
+            .find(|e| e.address == one.key.address)?;
+        let (pod, node) = (endpoint.pod.as_ref()?, endpoint.node()?);
+        let target = NodeTarget {
+            service: self.reference(),
+            port_name: one.port.name.clone(),
+            protocol: one.port.protocol,
+            address: one.key.address,
+            target_port: one.key.port,
+            pod_uid: pod.uid.clone(),
+            pod_name: pod.name.clone(),
+            // Pod health is the traffic port's until agents answer for pods.
+            health: TargetHealth::None,
+            sources: Vec::new(),
+            any_outside: true,
+            client_ip: ClientIp::Preserve,
+            allowed: None,
+            state: one.state,
+            since: self.now,
+        };
+        Some((node.clone(), one.key, Entry::Pod(target)))
+    }
+
+    fn node_at(&self, address: IpAddr) -> Option<NodeName> {
+        let node = self
+            .index
+            .nodes()
+            .find(|n| n.addresses.contains(&address))?;
+        Some(node.name.clone())
+    }
+
+    fn local(&self, one: &Listed) -> LocalPort {
+        LocalPort {
+            service: self.reference(),
+            port_name: one.port.name.clone(),
+            protocol: one.port.protocol,
+            node_port: (one.mode == TargetMode::Node).then_some(one.key.port),
+            health_check_node_port: self.service.health_check_node_port,
+            state: one.state,
+            since: self.now,
+            late_flows: LateFlows::Forward,
+        }
+    }
+
+    fn vips(&self) -> Vec<Vip> {
+        let ports = self.intent.spec.ports.iter();
+        let ports: Vec<VipPort> = ports
+            .map(|port| VipPort {
+                protocol: port.protocol,
+                port: port.port,
+            })
+            .collect();
+        let vip = |address: &IpAddr| Vip {
+            service: self.reference(),
+            address: *address,
+            ports: ports.clone(),
+        };
+        self.intent.addresses.iter().map(vip).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onehop_core::id::{PortName, Protocol};
+
+    use super::*;
+
+    const NOW: Time = Time::from_millis(1_800_000_000_000);
+
+    fn local(service: &str, state: TargetState) -> LocalPort {
+        LocalPort {
+            service: ServiceRef {
+                namespace: "default".to_owned(),
+                name: service.to_owned(),
+                uid: "u".into(),
+            },
+            port_name: PortName::from("http"),
+            protocol: Protocol::Tcp,
+            node_port: None,
+            health_check_node_port: Some(31000),
+            state,
+            since: NOW,
+            late_flows: LateFlows::Forward,
+        }
+    }
+
+    fn of_service(service: &str) -> OfService {
+        let key = TargetKey {
+            address: [10, 0, 1, 1].into(),
+            port: 80,
+        };
+        let entry = Entry::Local(local(service, TargetState::Active));
+        OfService {
+            entries: vec![("a".into(), key, entry)],
+            vips: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn i1_what_was_said_of_a_service_that_was_not_looked_at_yet_stays() {
+        let there = NodeInstall {
+            local: vec![local("web", TargetState::Active)],
+            ..NodeInstall::default()
+        };
+        let mut register = Register::default();
+        let node = NodeName::from("a");
+        assert_eq!(register.entry(&node, Some(&there)), there, "I1");
+        register.remove(&ServiceKey::new("default", "web"), NOW);
+        assert_eq!(register.entry(&node, Some(&there)), NodeInstall::default());
+    }
+
+    #[test]
+    fn k21_a_target_that_is_gone_is_released_for_a_minute() {
+        let mut register = Register::default();
+        let (node, key) = (NodeName::from("a"), ServiceKey::new("default", "web"));
+        register.services.insert(key.clone(), of_service("web"));
+        let touched = register.remove(&key, NOW);
+        assert_eq!(touched, BTreeSet::from([node.clone()]));
+        let released = register.entry(&node, None).local;
+        assert_eq!(released[0].state, TargetState::Released, "K-21");
+        let end = NOW + RELEASED_FOR;
+        assert_eq!(register.next_change(), Some(end), "K-21: at least 60 s");
+        assert!(register.purge(NOW + Duration::from_secs(59)).is_empty());
+        assert_eq!(register.purge(end).len(), 1);
+        assert_eq!(register.entry(&node, None), NodeInstall::default());
+    }
+
+    #[test]
+    fn k20_since_is_when_the_state_began() {
+        let old = of_service("web");
+        let mut new = of_service("web");
+        new.entries[0]
+            .2
+            .set_state(TargetState::Active, NOW + RELEASED_FOR);
+        let kept = new.after(&old, NOW);
+        assert_eq!(
+            kept.entries[0].2.state(),
+            (TargetState::Active, NOW),
+            "K-20"
+        );
+    }
+}

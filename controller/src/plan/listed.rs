@@ -1,0 +1,19 @@
+//! Targets as agents are told of them (K-20): what a provider's last look and the membership policy say of each.
+
+use onehop_core::crd::{TargetMode, TargetState};
+use onehop_core::id::PortKey;
+
+use super::membership::TargetKey;
+
+/// A target of one port's group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The port.
+    pub port: PortKey,
+    /// What kind of group it is in; not always the port's own, while a group is being retired.
+    pub mode: TargetMode,
+    /// The target.
+    pub key: TargetKey,
+    /// How it stands: from the moment its registration is asked for.
+    pub state: TargetState,
+}
