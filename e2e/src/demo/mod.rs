@@ -25,7 +25,7 @@ const DEPLOYMENT: &str = "web";
 #[derive(Debug, Parser)]
 #[command(name = "./e2e/run demo")]
 pub struct Args {
-    /// Only this target mode; without it, one after the other.
+    /// Only this target mode; without it, node and pod, one after the other.
     #[arg(long, value_enum)]
     mode: Option<Mode>,
     /// Write what was found as JSON to this file.
@@ -46,6 +46,8 @@ enum Mode {
     Node,
     /// Pod address and target port (`allocateLoadBalancerNodePorts: false`).
     Pod,
+    /// Node, with the load balancer's address kept as destination (`onehop.dev/target: vip`, no node ports).
+    Vip,
 }
 
 impl Mode {
@@ -53,6 +55,7 @@ impl Mode {
         match self {
             Self::Node => "node",
             Self::Pod => "pod",
+            Self::Vip => "vip",
         }
     }
 
@@ -61,6 +64,7 @@ impl Mode {
         match self {
             Self::Node => service,
             Self::Pod => service.pod_mode(),
+            Self::Vip => service.vip_mode(),
         }
     }
 }

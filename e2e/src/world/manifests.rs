@@ -122,6 +122,13 @@ impl ServiceManifest {
         self.with("allocateLoadBalancerNodePorts", json!(false))
     }
 
+    /// Without node ports: the load balancer delivers to nodes with its own address as destination.
+    #[must_use]
+    pub fn vip_mode(self) -> Self {
+        self.with("allocateLoadBalancerNodePorts", json!(false))
+            .annotated("onehop.dev/target", "vip")
+    }
+
     /// The manifest.
     pub fn json(self) -> Value {
         self.0

@@ -99,9 +99,14 @@ impl World {
 
     /// Kills (SIGKILL) a node's agent; its kubelet starts it again.
     pub fn kill_agent(&self, node: &str) -> Result<()> {
+        self.signal_agent(node, Signal::SIGKILL)
+    }
+
+    /// Sends a signal to a node's agent.
+    pub fn signal_agent(&self, node: &str, signal: Signal) -> Result<()> {
         let pids = self.kubelet(node)?.pids("kube-system", &agent_name(node));
         let pid = pids.values().next().context("the agent does not run")?;
-        kill(Pid::from_raw(i32::try_from(*pid)?), Signal::SIGKILL).context("kill the agent")
+        kill(Pid::from_raw(i32::try_from(*pid)?), signal).context("signal the agent")
     }
 
     /// Waits until a killed agent was started again and is in sync.

@@ -8,4 +8,5 @@ mod health_port;
 mod removal;
 mod support;
 mod terminating;
+mod vip;
 mod ways_to_run;

@@ -31,6 +31,11 @@ async fn graceful_rollout_loses_nothing_in_node_mode() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn graceful_rollout_loses_nothing_in_vip_mode() -> Result<()> {
+    rolls_without_loss(ServiceManifest::load_balancer("web", "web").vip_mode()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn graceful_rollout_loses_nothing_in_pod_mode() -> Result<()> {
     rolls_without_loss(ServiceManifest::load_balancer("web", "web").pod_mode()).await
 }
