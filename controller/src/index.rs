@@ -8,11 +8,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
-use onehop_core::crd::{AddressPool, Feature, LoadBalancer, NodeTargets};
+use onehop_core::crd::{AddressPool, AddressPoolStatus, Feature, LoadBalancer, NodeTargets};
 use onehop_core::endpoint::{Endpoints, Slice};
 use onehop_core::id::{InstallId, NodeName, PodUid, ServiceKey, ServiceUid};
 use onehop_core::node::NodeView;
@@ -27,6 +26,15 @@ pub struct KnownService {
     pub spec: Arc<ServiceSpec>,
     /// `status.conditions`.
     pub conditions: Vec<Condition>,
+}
+
+/// A pool and how it was last said to stand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnownPool {
+    /// The object without its status.
+    pub object: AddressPool,
+    /// Its status.
+    pub status: Option<AddressPoolStatus>,
 }
 
 /// What matters of a pod.
@@ -66,7 +74,8 @@ pub struct Index {
     slices: Cache<Slice>,
     nodes: Cache<NodeView>,
     pods: Cache<KnownPod>,
-    pools: Cache<AddressPool>,
+    pools: Cache<KnownPool>,
+    namespaces: Cache<BTreeMap<String, String>>,
     balancers: Cache<Arc<LoadBalancer>>,
     node_targets: Cache<KnownTargets>,
     slices_of: HashMap<ServiceKey, BTreeSet<ObjectKey>>,
@@ -93,6 +102,7 @@ impl Index {
             && self.nodes.is_synced()
             && self.pods.is_synced()
             && self.pools.is_synced()
+            && self.namespaces.is_synced()
             && self.balancers.is_synced()
     }
 
@@ -166,15 +176,39 @@ impl Index {
         Touched::Services(services.into_iter().collect())
     }
 
-    /// An `AddressPool` came, changed or went. Its status is nobody's business here.
+    /// An `AddressPool` came, changed or went. Its status concerns no Service.
     pub fn on_pool(&mut self, event: Seen<AddressPool>) -> Touched {
-        let view = |pool: &AddressPool| Some(AddressPool::new(&pool.name_any(), pool.spec.clone()));
-        let changes = self.pools.apply(event, view);
-        if changes.is_empty() {
-            Touched::Services(Vec::new())
-        } else {
+        let changes = self.pools.apply(event, |pool| Some(known_pool(pool)));
+        let seen = |change: &Change<KnownPool>| {
+            let matters = |pool: &KnownPool| {
+                let deleted = pool.object.metadata.deletion_timestamp.is_some();
+                (pool.object.spec.clone(), deleted)
+            };
+            change.old.as_ref().map(matters) != self.pools.get(&change.key).map(matters)
+        };
+        if changes.iter().any(seen) {
             Touched::All
+        } else {
+            Touched::Services(Vec::new())
         }
+    }
+
+    /// What the server answered to our write of a pool's status: no news for anybody.
+    pub fn wrote_pool(&mut self, pool: &AddressPool) -> Touched {
+        self.pools.written(pool, |pool| Some(known_pool(pool)));
+        Touched::Services(Vec::new())
+    }
+
+    /// A Namespace came, changed or went. Only its labels matter, to the selectors of pools.
+    pub fn on_namespace(&mut self, event: Seen<Namespace>) -> Touched {
+        let labels = |ns: &Namespace| Some(ns.metadata.labels.clone().unwrap_or_default());
+        let changes = self.namespaces.apply(event, labels);
+        let of = |service: &&KnownService| {
+            let namespace = &service.spec.key.namespace;
+            changes.iter().any(|change| change.key.name == *namespace)
+        };
+        let services = self.services().filter(of);
+        Touched::Services(services.map(|s| s.spec.key.clone()).collect())
     }
 
     /// A `LoadBalancer` came, changed or went. What we have written ourselves is no news; that
@@ -375,8 +409,17 @@ impl Index {
     }
 
     /// The pools.
-    pub fn pools(&self) -> Vec<AddressPool> {
-        self.pools.all().values().cloned().collect()
+    pub fn pools(&self) -> impl Iterator<Item = &KnownPool> {
+        self.pools.all().values()
+    }
+
+    /// Labels of a namespace.
+    pub fn namespace_labels(&self, namespace: &str) -> BTreeMap<String, String> {
+        let key = ObjectKey {
+            namespace: String::new(),
+            name: namespace.to_owned(),
+        };
+        self.namespaces.get(&key).cloned().unwrap_or_default()
     }
 
     /// The `LoadBalancer` object of a Service.
@@ -457,6 +500,14 @@ fn known_service(service: &Service) -> Option<KnownService> {
             None
         }
     }
+}
+
+fn known_pool(pool: &AddressPool) -> KnownPool {
+    let mut object = pool.clone();
+    let status = object.status.take();
+    object.metadata.resource_version = None;
+    object.metadata.managed_fields = None;
+    KnownPool { object, status }
 }
 
 fn known_slice(slice: &EndpointSlice) -> Option<Slice> {

@@ -19,6 +19,10 @@ pub struct Measures {
     pub queue: Gauge,
     /// Addresses given to Services.
     pub addresses: Gauge,
+    /// Services that hold addresses and are not there, nor anything of theirs (C-35): must be 0.
+    pub leaked: Gauge,
+    /// Pools of which at least this share is in use (C-38).
+    pub pools_above: Family<PoolsAbove, Gauge>,
     /// Shards in the cloud whose Service is gone, kept until deletion is allowed (C-123).
     pub orphans: Gauge,
     /// Mass-removal checks raised (K-33).
@@ -36,6 +40,13 @@ pub struct Call {
     pub operation: &'static str,
     /// `ok`, `already-so`, or the class of the error.
     pub result: &'static str,
+}
+
+/// Label of a level of use.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct PoolsAbove {
+    /// The level, of a fixed few.
+    pub percent: u32,
 }
 
 /// Labels of a failed lane.
@@ -69,6 +80,16 @@ impl Measures {
                 "addresses_in_use",
                 "Addresses given to Services",
                 new.addresses.clone(),
+            );
+            r.register(
+                "addresses_leaked",
+                "Holders of addresses that are not there; must be 0",
+                new.leaked.clone(),
+            );
+            r.register(
+                "pools_above",
+                "Address pools of which at least this share is in use",
+                new.pools_above.clone(),
             );
             r.register(
                 "orphans",

@@ -16,7 +16,7 @@ use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 use serde_json::{Value, json};
 
-use crate::plan::{Outcome, Programmed, Refusal};
+use crate::plan::{Notice, Outcome, Programmed, Refusal};
 
 /// Our condition on Services (C-102).
 pub const SERVICE_CONDITION: &str = "onehop.dev/LoadBalancerReady";
@@ -32,6 +32,8 @@ pub struct Facts<'a> {
     pub spec: Option<&'a LoadBalancerSpec>,
     /// What is wrong with the Service.
     pub refusals: &'a [Refusal],
+    /// What is to be said although it is carried out.
+    pub notices: &'a [Notice],
     /// How the cloud stands, once it was looked at.
     pub outcome: Option<&'a Outcome>,
     /// What fails.
@@ -121,7 +123,10 @@ impl Facts<'_> {
                 "MassRemovalCheck",
                 "many targets would leave for no known reason: waiting for a fresh list",
             ),
-            (None, None) => Verdict::new(false, "AsWanted", ""),
+            (None, None) => match self.notices.iter().find(|notice| notice.degrades) {
+                Some(notice) => Verdict::new(true, notice.reason, &notice.message),
+                None => Verdict::new(false, "AsWanted", ""),
+            },
         }
     }
 

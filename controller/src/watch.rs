@@ -35,6 +35,7 @@ pub(crate) fn start<P: Provider>(
     starter.kind(Index::on_node);
     starter.kind(Index::on_pod);
     starter.kind(Index::on_pool);
+    starter.kind(Index::on_namespace);
     starter.kind(Index::on_balancer);
     starter.kind(Index::on_node_targets);
     starter.tasks

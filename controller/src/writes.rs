@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use onehop_core::crd::{
-    LoadBalancer, LoadBalancerStatus, NodeInstall, NodeTargets, SERVICE_FINALIZER,
-    TARGETS_FINALIZER,
+    AddressPool, AddressPoolStatus, LoadBalancer, LoadBalancerStatus, NodeInstall, NodeTargets,
+    POOL_FINALIZER, SERVICE_FINALIZER, TARGETS_FINALIZER,
 };
 use onehop_core::id::{InstallId, NodeName, ServiceKey};
 use onehop_core::service::ServiceSpec;
@@ -255,6 +255,49 @@ impl Writer {
                 if is_gone(&error) { Ok(()) } else { Err(error) }
             }
         }
+    }
+
+    /// Puts our finalizer on a pool that is used, or takes it off.
+    pub async fn pool_finalizer(&self, pool: &AddressPool, on: bool) -> Written<AddressPool> {
+        let old = pool
+            .metadata
+            .finalizers
+            .clone()
+            .filter(|list| !list.is_empty());
+        let others = old.iter().flatten().filter(|f| *f != POOL_FINALIZER);
+        let wanted: Vec<_> = others
+            .map(String::as_str)
+            .chain(on.then_some(POOL_FINALIZER))
+            .collect();
+        let operations = json!([
+            { "op": "test", "path": "/metadata/uid", "value": pool.metadata.uid },
+            { "op": "test", "path": "/metadata/finalizers", "value": old },
+            { "op": "add", "path": "/metadata/finalizers", "value": wanted },
+        ]);
+        let name = pool.name_any();
+        let what = format!("set finalizers of AddressPool {name}");
+        self.json_patch(Api::all(self.client.clone()), &name, operations, &what)
+            .await
+    }
+
+    /// Applies the status of a pool, whole.
+    pub async fn pool_status(
+        &self,
+        pool: &AddressPool,
+        status: &AddressPoolStatus,
+    ) -> Written<AddressPool> {
+        self.fence.check()?;
+        let name = pool.name_any();
+        let params = PatchParams::apply(&self.manager).force();
+        let body = json!({
+            "apiVersion": "onehop.dev/v1alpha1",
+            "kind": "AddressPool",
+            "metadata": { "name": name, "uid": pool.metadata.uid },
+            "status": status,
+        });
+        let api: Api<AddressPool> = Api::all(self.client.clone());
+        let written = api.patch_status(&name, &params, &Patch::Apply(&body)).await;
+        written.map_err(|e| failed(format!("apply status of AddressPool {name}"), e))
     }
 
     fn services(&self, key: &ServiceKey) -> Api<Service> {

@@ -58,3 +58,16 @@ fn c20_buggy_addresses_are_skipped_on_request() {
     spec.avoid_buggy_ips = true;
     assert_eq!(may(&spec), [false, false, true]);
 }
+
+#[test]
+fn c104_sizes_count_each_address_once_and_know_how_many_are_buggy() {
+    let texts = [
+        "10.0.0.0/24",
+        "10.0.0.128-10.0.1.0",
+        "fd00::/120",
+        "10.9.0.7-10.9.0.8",
+    ];
+    let merged = AddressRange::merge(texts.map(range).to_vec());
+    let sizes: Vec<_> = merged.iter().map(|r| (r.size(), r.edges())).collect();
+    assert_eq!(sizes, [(257, 3), (2, 0), (256, 0)], "C-104");
+}

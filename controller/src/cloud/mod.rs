@@ -4,4 +4,4 @@ mod error;
 pub mod local;
 
 pub use error::{Class, CloudError};
-pub use local::address::AddressBook;
+pub use local::address::{AddressBook, Holder, Source};

@@ -14,7 +14,8 @@ pub use intent::{Intent, Members, PortMembers};
 pub use listed::Listed;
 pub use order::arrange;
 pub use provider::{
-    Depth, Effect, Existing, Look, Outcome, PortCount, Programmed, Provider, Refusal, Resolution,
+    Depth, Effect, Existing, Found, Look, Market, Notice, Outcome, Placed, PortCount, Programmed,
+    Provider, Refusal, Resolution,
 };
 
 use std::fmt;

@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::IpAddr;
 
-use onehop_core::crd::{AddressPool, LoadBalancerSpec};
+use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
 use onehop_core::id::{PortKey, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
 use super::membership::MassRemoval;
 use super::{Intent, Listed, Plan, Step};
-use crate::cloud::CloudError;
+use crate::cloud::{AddressBook, CloudError, Holder, Source};
 use crate::lease::Fence;
 
 /// How much of a shard to look at.
@@ -56,6 +56,54 @@ pub struct Resolution {
     pub spec: Option<LoadBalancerSpec>,
     /// Everything wrong with the Service, each naming key, value and what is allowed.
     pub refusals: Vec<Refusal>,
+    /// What is worth saying although nothing is wrong.
+    pub notices: Vec<Notice>,
+}
+
+/// Something to say about a Service that is carried out as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Reason code of the event.
+    pub reason: &'static str,
+    /// What it is about.
+    pub message: String,
+    /// Whether it needs somebody's attention: the condition Degraded says so too.
+    pub degrades: bool,
+}
+
+/// Where addresses come from.
+#[derive(Clone, Debug, Default)]
+pub struct Market {
+    /// The pools.
+    pub pools: Vec<AddressPool>,
+    /// Labels of the Service's namespace.
+    pub namespace_labels: BTreeMap<String, String>,
+}
+
+/// What became of a Service's wish for addresses.
+#[derive(Clone, Debug, Default)]
+pub struct Placed {
+    /// What it has: with a refusal, what it had before.
+    pub addresses: Vec<IpAddr>,
+    /// Why it was not given what it asks for.
+    pub refusal: Option<Refusal>,
+    /// What is worth saying about its addresses.
+    pub notices: Vec<Notice>,
+}
+
+/// An address that was found in use, and what is known of its Service.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// The address.
+    pub address: IpAddr,
+    /// Who has it.
+    pub holder: &'a Holder,
+    /// Where it was found.
+    pub source: Source,
+    /// The Service, if it is there.
+    pub service: Option<&'a ServiceSpec>,
+    /// The spec that was carried out last.
+    pub spec: Option<&'a LoadBalancerSpec>,
 }
 
 /// A wish that is not met.
@@ -146,9 +194,20 @@ pub trait Provider: Send + Sync + 'static {
         &self,
         service: &ServiceSpec,
         spec: &LoadBalancerSpec,
+        market: &Market,
+        book: &mut AddressBook,
+    ) -> Placed;
+
+    /// Notes an address in use, before the first one is given; the answer is who has it already and
+    /// may not share it. Pure but for the book.
+    fn restore(&self, found: Found<'_>, book: &mut AddressBook) -> Result<(), Holder>;
+
+    /// How each pool stands. Pure.
+    fn pool_statuses(
+        &self,
         pools: &[AddressPool],
-        book: &mut crate::cloud::AddressBook,
-    ) -> Result<Vec<IpAddr>, Refusal>;
+        book: &AddressBook,
+    ) -> BTreeMap<String, AddressPoolStatus>;
 
     /// Everything of this install, once at start and by the slow sweep.
     fn inventory(

@@ -9,9 +9,8 @@ use onehop_core::id::ServiceKey;
 
 use super::memory::Memory;
 use super::{Reconciler, lock};
-use crate::cloud::local::address::Holder;
 use crate::index::KnownService;
-use crate::plan::{Intent, Provider, Refusal};
+use crate::plan::{Intent, Notice, Provider, Refusal};
 use crate::snapshot::{self, Standing};
 use crate::writes::WriteError;
 
@@ -33,6 +32,7 @@ pub(super) struct Wanted {
     pub(super) spec: Option<LoadBalancerSpec>,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) refusals: Vec<Refusal>,
+    pub(super) notices: Vec<Notice>,
 }
 
 impl Wanted {
@@ -46,43 +46,27 @@ impl Wanted {
 impl<P: Provider> Reconciler<P> {
     /// What is to become of a Service.
     pub(super) fn case(&self, key: &ServiceKey) -> Case {
-        let (service, object, pools) = {
+        let (service, object) = {
             let index = lock(&self.index);
             let object = index.balancer(key).cloned();
             let object = object.filter(|o| self.settings.claim.made(o));
-            (index.service(key).cloned(), object, index.pools())
+            (index.service(key).cloned(), object)
         };
         let Some(service) = service else {
             return Case::Absent(key.clone(), object);
         };
-        let claim = &self.settings.claim;
-        match claim.standing(&service.spec, object.as_deref()) {
+        match self
+            .settings
+            .claim
+            .standing(&service.spec, object.as_deref())
+        {
             Standing::Foreign => Case::Foreign,
             Standing::Leaving => Case::Leaving(service, object),
             Standing::Ours => {
-                let last_good = snapshot::last_good(claim, &service.spec, object.as_deref());
-                let resolution = self.provider.resolve(&service.spec, last_good);
-                let mut refusals = resolution.refusals;
-                let addresses = resolution.spec.as_ref().map_or_else(Vec::new, |spec| {
-                    let mut book = lock(&self.book);
-                    let placed = self.provider.place(&service.spec, spec, &pools, &mut book);
-                    self.measures
-                        .addresses
-                        .set(i64::try_from(book.in_use()).unwrap_or(i64::MAX));
-                    placed.unwrap_or_else(|refusal| {
-                        refusals.push(refusal);
-                        // What it has stays, and so does the care for its targets (C-13, C-27).
-                        let (service, uid) = (service.spec.key.clone(), service.spec.uid.clone());
-                        book.held_by(&Holder { service, uid }).into_iter().collect()
-                    })
-                });
-                let spec = resolution.spec;
-                Case::Ours(Box::new(Wanted {
-                    service,
-                    spec,
-                    addresses,
-                    refusals,
-                }))
+                self.elders_first(&service);
+                let wanted = self.want(service, object.as_deref());
+                self.pass_on_news();
+                Case::Ours(Box::new(wanted))
             }
         }
     }

@@ -96,25 +96,8 @@ impl<P: Provider> Reconciler<P> {
     /// Frees the addresses of all Services that had this name, but of those UIDs: an earlier one may
     /// have gone without our finalizer. A freed address may be what others wait for (C-23).
     fn free(&self, key: &ServiceKey, keep: &BTreeSet<ServiceUid>) {
-        {
-            let mut book = lock(&self.book);
-            if !book.release(key, keep) {
-                return;
-            }
-            self.measures
-                .addresses
-                .set(i64::try_from(book.in_use()).unwrap_or(i64::MAX));
-        }
-        let waiting: Vec<ServiceKey> = {
-            let index = lock(&self.index);
-            let waits = |key: &ServiceKey| {
-                let service = index.service(key);
-                service.is_some_and(|s| s.spec.ingress.is_empty())
-            };
-            self.concerned(&index).into_iter().filter(waits).collect()
-        };
-        for service in waiting {
-            self.touch_service(&service);
+        if lock(&self.book).release(key, keep) {
+            self.pass_on_news();
         }
     }
 

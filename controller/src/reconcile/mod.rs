@@ -4,17 +4,19 @@
 //! that is not decided in pure code. Nothing starts before every cache is full and everything of ours in
 //! the cloud was listed (I1, I6).
 
+mod addresses;
 mod cases;
 mod clean;
 mod lanes;
 mod memory;
 mod nodes;
 mod pass;
+mod pools;
 mod queue;
 mod say;
 mod second_look;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +38,6 @@ use self::memory::Memory;
 use self::nodes::Due;
 use self::queue::Queue;
 use crate::cloud::AddressBook;
-use crate::cloud::local::address::Holder;
 use crate::index::{Index, Touched};
 use crate::lease::Fence;
 use crate::metrics::Measures;
@@ -94,12 +95,15 @@ pub struct Reconciler<P: Provider> {
     lanes: Mutex<HashMap<P::Shard, Arc<Mutex<Lanes>>>>,
     memory: Mutex<HashMap<P::Shard, Memory<P>>>,
     suspects: Mutex<BTreeMap<P::Shard, Suspicion>>,
+    /// Services that were refused an address.
+    waiting: Mutex<BTreeSet<ServiceKey>>,
     rng: Mutex<SmallRng>,
     wake: Notify,
     synced: Notify,
     register: Mutex<Register>,
     due_nodes: Mutex<Due>,
     nodes_wake: Notify,
+    pools_changed: Notify,
 }
 
 /// What the reconciler is made of.
@@ -144,12 +148,14 @@ impl<P: Provider> Reconciler<P> {
             lanes: Mutex::default(),
             memory: Mutex::default(),
             suspects: Mutex::default(),
+            waiting: Mutex::default(),
             rng: Mutex::new(parts.rng),
             wake: Notify::new(),
             synced: Notify::new(),
             register: Mutex::default(),
             due_nodes: Mutex::default(),
             nodes_wake: Notify::new(),
+            pools_changed: Notify::new(),
         })
     }
 
@@ -199,7 +205,10 @@ impl<P: Provider> Reconciler<P> {
         }
         ready();
         let nodes = tokio::spawn(Arc::clone(self).tell_nodes(stop.clone()));
-        self.drive(stop).await;
+        tokio::select! {
+            () = self.drive(stop) => {}
+            () = self.keep_pools() => {}
+        }
         nodes.abort();
     }
 
@@ -219,51 +228,12 @@ impl<P: Provider> Reconciler<P> {
 
     /// Notes every address in use before the first new one is given (C-25), and queues every shard.
     fn restore(&self, existing: Vec<Existing<P::Shard>>) {
-        let index = lock(&self.index);
-        let mut book = lock(&self.book);
-        let mut restore = |address, service: &ServiceKey, uid| {
-            let holder = Holder {
-                service: service.clone(),
-                uid,
-            };
-            if let Err(other) = book.restore(address, holder) {
-                tracing::error!(%address, %service, holder = %other.service, "address held twice");
-            }
+        let concerned = {
+            let index = lock(&self.index);
+            self.restore_addresses(&index, &existing);
+            self.concerned(&index)
         };
-        // What the cloud has is true; statuses may be old.
-        for entry in &existing {
-            for address in &entry.addresses {
-                restore(*address, &entry.service, entry.uid.clone());
-            }
-        }
-        for service in index.services() {
-            let spec = &service.spec;
-            let object = index.balancer(&spec.key).map(AsRef::as_ref);
-            if self.settings.claim.standing(spec, object) == Standing::Foreign {
-                continue;
-            }
-            for address in spec.ingress.iter().filter_map(|i| i.address) {
-                restore(address, &spec.key, spec.uid.clone());
-            }
-        }
-        for (key, object) in index
-            .balancers()
-            .filter(|(_, o)| self.settings.claim.made(o))
-        {
-            let status = object.status.as_ref();
-            for address in status
-                .into_iter()
-                .flat_map(|s| &s.addresses)
-                .filter_map(|a| a.ip)
-            {
-                restore(address, &key, object.spec.service_uid.clone());
-            }
-        }
-        self.measures
-            .addresses
-            .set(i64::try_from(book.in_use()).unwrap_or(i64::MAX));
-        let concerned = self.concerned(&index);
-        drop((index, book));
+        self.pass_on_news();
         for entry in existing {
             lock(&self.suspects).insert(entry.shard.clone(), Suspicion::Open);
             self.touch(&entry.shard);

@@ -87,6 +87,9 @@ impl<P: Provider> Reconciler<P> {
             (true, Depth::Members) => memory.settled_at,
             (false, _) => None,
         };
+        if shaped && mark.is_quiet() {
+            self.confirm_addresses(&intents);
+        }
         memory.wanted = wanted(&cases).unwrap_or_default();
         self.start_lanes(shard, &plan, &mark, now);
         let next_try = lock(&lanes).next_try();

@@ -1,5 +1,6 @@
 //! Saying how things stand: `LoadBalancer` object, Service status, events. Written only on difference.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use onehop_core::crd::{LastError, LoadBalancer};
@@ -87,6 +88,7 @@ impl<P: Provider> Reconciler<P> {
             service: &service.spec,
             spec: wanted.spec.as_ref(),
             refusals: &wanted.refusals,
+            notices: &wanted.notices,
             outcome,
             error,
         };
@@ -179,13 +181,14 @@ impl<P: Provider> Reconciler<P> {
         of: &mut OfService,
     ) {
         let service = &wanted.service.spec;
-        for refusal in &wanted.refusals {
-            if of.said.is_news(refusal.reason, &refusal.message) {
-                self.tell(service, Severity::Warning, refusal.reason, &refusal.message);
+        for (reason, (severity, message)) in by_reason(wanted) {
+            if of.said.is_news(reason, &message) {
+                self.tell(service, severity, reason, &message);
             }
         }
-        let fresh = service.ingress.is_empty() && outcome.is_some();
-        if fresh && !wanted.addresses.is_empty() {
+        let published = |address| service.ingress.iter().any(|i| i.address == Some(address));
+        let fresh = !wanted.addresses.iter().all(|address| published(*address));
+        if fresh && outcome.is_some() {
             let list: Vec<_> = wanted.addresses.iter().map(ToString::to_string).collect();
             let message = format!("Assigned {}", list.join(", "));
             if of.said.is_news("IPAllocated", &message) {
@@ -211,4 +214,28 @@ impl<P: Provider> Reconciler<P> {
             self.tell(service, Severity::Warning, "LoadBalancerFailed", what);
         }
     }
+}
+
+/// What is refused and what is worth saying, as one message for each reason: what is new is told by the
+/// last message of its reason.
+fn by_reason(wanted: &Wanted) -> BTreeMap<&'static str, (Severity, String)> {
+    let refusals = wanted.refusals.iter();
+    let refusals = refusals.map(|r| (r.reason, Severity::Warning, &r.message));
+    let notices = wanted.notices.iter().map(|n| {
+        let severity = if n.degrades {
+            Severity::Warning
+        } else {
+            Severity::Normal
+        };
+        (n.reason, severity, &n.message)
+    });
+    let mut all: BTreeMap<&'static str, (Severity, String)> = BTreeMap::new();
+    for (reason, severity, message) in refusals.chain(notices) {
+        let (_, text) = all.entry(reason).or_insert((severity, String::new()));
+        if !text.is_empty() {
+            text.push_str("; ");
+        }
+        text.push_str(message);
+    }
+    all
 }

@@ -60,6 +60,7 @@ fn facts<'a>(
         service,
         spec: Some(spec),
         refusals: &[],
+        notices: &[],
         outcome,
         error: None,
     }

@@ -108,3 +108,308 @@ async fn c15_the_address_of_a_service_that_was_made_anew_by_force_is_free_again(
     world.quiet(Duration::from_millis(100)).await;
     controller.stop().await;
 }
+
+async fn told(world: &World, name: &str, reason: &str) {
+    let what = format!("Service {name} is told {reason}");
+    world
+        .eventually(&what, async |w| {
+            w.events(name).await.iter().any(|r| r == reason)
+        })
+        .await;
+}
+
+async fn message(world: &World, name: &str) -> String {
+    let service = world.api::<Service>().get(name).await.unwrap();
+    let conditions = service
+        .status
+        .and_then(|s| s.conditions)
+        .unwrap_or_default();
+    let ours = conditions
+        .into_iter()
+        .find(|c| c.type_ == "onehop.dev/LoadBalancerReady");
+    ours.map(|c| c.message).unwrap_or_default()
+}
+
+fn annotations(pairs: &[(&str, &str)]) -> serde_json::Value {
+    let pairs: serde_json::Map<_, _> = pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), json!(v)))
+        .collect();
+    json!({ "metadata": { "annotations": pairs } })
+}
+
+/// Makes a Service that asks for something before it has anything.
+async fn asking(world: &World, name: &str, protocol: &str, pairs: &[(&str, &str)]) {
+    let ports = json!([{ "name": "p", "port": 80, "protocol": protocol, "targetPort": 8080 }]);
+    world
+        .service(
+            name,
+            json!({ "type": "ClusterIP", "loadBalancerClass": null, "ports": ports }),
+        )
+        .await;
+    world.patch(name, annotations(pairs)).await;
+    let on = json!({ "spec": { "type": "LoadBalancer", "loadBalancerClass": "onehop.dev/local" } });
+    world.patch(name, on).await;
+}
+
+pub(crate) async fn pool_status(
+    world: &World,
+    name: &str,
+) -> Option<onehop_core::crd::AddressPoolStatus> {
+    let pools: Api<AddressPool> = Api::all(world.admin());
+    pools.get_opt(name).await.unwrap()?.status
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c22_c29_the_peers_keys_do_the_same_and_an_event_names_ours() {
+    let world = World::start(POOL).await;
+    let controller = world.controller();
+    let peers = [
+        ("metallb.io/allow-shared-ip", "dns"),
+        ("metallb.io/loadBalancerIPs", "198.51.100.15"),
+    ];
+    asking(&world, "tcp", "TCP", &peers).await;
+    has_address(&world, "tcp", "198.51.100.15").await;
+    told(&world, "tcp", "AnnotationDeprecated").await;
+    asking(
+        &world,
+        "udp",
+        "UDP",
+        &[("metallb.io/allow-shared-ip", "dns")],
+    )
+    .await;
+    has_address(&world, "udp", "198.51.100.15").await;
+    asking(
+        &world,
+        "stranger",
+        "UDP",
+        &[("metallb.io/loadBalancerIPs", "198.51.100.15")],
+    )
+    .await;
+    told(&world, "stranger", "RequestedAddressInUse").await;
+    let said = message(&world, "stranger").await;
+    assert!(
+        said.contains("198.51.100.15 is held by Service default/"),
+        "C-22: {said}"
+    );
+    assert_eq!(world.cloud.violations(), Vec::<String>::new(), "FC-100");
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c25_fc101_a_restart_amid_allocations_keeps_what_is_given_shared_or_not() {
+    let world = World::start("198.51.100.10-198.51.100.12").await;
+    for round in 0..3_u64 {
+        let controller = world.controller();
+        let names = ["a", "b"].map(|which| format!("{which}{round}"));
+        let key = format!("k{round}");
+        asking(
+            &world,
+            &names[0],
+            "TCP",
+            &[("onehop.dev/allow-shared-ip", &key)],
+        )
+        .await;
+        asking(
+            &world,
+            &names[1],
+            "UDP",
+            &[("onehop.dev/allow-shared-ip", &key)],
+        )
+        .await;
+        world.quiet(Duration::from_millis(round * 15)).await;
+        controller.kill().await;
+    }
+    let controller = world.controller();
+    for (round, address) in [(0, FIRST), (1, SECOND), (2, "198.51.100.12")] {
+        for which in ["a", "b"] {
+            has_address(&world, &format!("{which}{round}"), address).await;
+        }
+    }
+    world.service("late", json!({})).await;
+    told(&world, "late", "AllocationFailed").await;
+    let said = message(&world, "late").await;
+    assert!(
+        said.contains("no free IPv4 address in pools: default"),
+        "C-38: {said}"
+    );
+    assert_eq!(
+        world.cloud.violations(),
+        Vec::<String>::new(),
+        "C-25, FC-100, FC-101"
+    );
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c23_the_oldest_waiter_is_first_and_a_fixed_address_is_taken_over_from_its_holder() {
+    let world = World::start("198.51.100.10-198.51.100.11").await;
+    let controller = world.controller();
+    world.service("web", json!({})).await;
+    has_address(&world, "web", FIRST).await;
+    world.service("other", json!({})).await;
+    has_address(&world, "other", SECOND).await;
+    // Ages are in whole seconds; among those of one age the name decides.
+    for name in ["w1", "w2", "w3"] {
+        world.service(name, json!({})).await;
+        told(&world, name, "AllocationFailed").await;
+    }
+    asking(
+        &world,
+        "w0",
+        "TCP",
+        &[("onehop.dev/loadBalancerIPs", SECOND)],
+    )
+    .await;
+    told(&world, "w0", "RequestedAddressInUse").await;
+    let services = world.api::<Service>();
+    services
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    has_address(&world, "w1", FIRST).await;
+    assert_eq!(world.address("w2").await, None, "C-23");
+    services
+        .delete("other", &DeleteParams::default())
+        .await
+        .unwrap();
+    // Whoever of the two waits longer: the one for any address, or the one for this one.
+    world
+        .eventually("one of them has it", async |w| {
+            let two = [w.address("w0").await, w.address("w2").await];
+            two.iter().flatten().count() == 1
+        })
+        .await;
+    assert_eq!(world.address("w3").await, None, "C-23");
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c27_c104_a_pool_in_use_says_so_is_not_deleted_and_orphans_are_marked() {
+    let world = World::start(POOL).await;
+    let controller = world.controller();
+    world.service("web", json!({})).await;
+    has_address(&world, "web", FIRST).await;
+    world
+        .eventually("the pool counts", async |w| {
+            let status = pool_status(w, "default").await;
+            status.is_some_and(|s| (s.assigned, s.available) == (1, 10))
+        })
+        .await;
+    let pools: Api<AddressPool> = Api::all(world.admin());
+    let params = PatchParams::default();
+    let away = json!({ "spec": { "addresses": ["198.51.100.15-198.51.100.20"] } });
+    pools
+        .patch("default", &params, &Patch::Merge(away))
+        .await
+        .unwrap();
+    told(&world, "web", "AddressOrphaned").await;
+    world
+        .eventually("C-27: the pool names it", async |w| {
+            pool_status(w, "default")
+                .await
+                .is_some_and(|s| s.orphaned == [FIRST])
+        })
+        .await;
+    let object = world
+        .api::<onehop_core::crd::LoadBalancer>()
+        .get("web")
+        .await
+        .unwrap();
+    let conditions = object.status.unwrap().conditions;
+    let degraded = conditions.iter().find(|c| c.type_ == "Degraded").unwrap();
+    assert_eq!(degraded.reason, "AddressOrphaned", "C-27");
+    assert_eq!(world.address("web").await.as_deref(), Some(FIRST), "C-27");
+    // An explicit migration, then a pool that is in use is deleted.
+    world
+        .patch(
+            "web",
+            annotations(&[("onehop.dev/loadBalancerIPs", "198.51.100.16")]),
+        )
+        .await;
+    has_address(&world, "web", "198.51.100.16").await;
+    told(&world, "web", "ClearAssignment").await;
+    world
+        .eventually("the pool is held", async |w| {
+            pool_status(w, "default")
+                .await
+                .is_some_and(|s| s.assigned == 1 && s.orphaned.is_empty())
+        })
+        .await;
+    pools
+        .delete("default", &DeleteParams::default())
+        .await
+        .unwrap();
+    world.quiet(Duration::from_millis(1500)).await;
+    let pool = pools.get("default").await.unwrap();
+    assert!(
+        pool.metadata.deletion_timestamp.is_some(),
+        "C-27: terminating"
+    );
+    world
+        .api::<Service>()
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    world
+        .eventually("C-27: it goes with its last user", async |_| {
+            pools.get_opt("default").await.unwrap().is_none()
+        })
+        .await;
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c28_a_newer_pool_that_overlaps_says_conflict() {
+    let world = World::start(POOL).await;
+    let controller = world.controller();
+    let pools: Api<AddressPool> = Api::all(world.admin());
+    let newer = json!({
+        "apiVersion": "onehop.dev/v1alpha1", "kind": "AddressPool", "metadata": { "name": "zz" },
+        "spec": { "addresses": ["198.51.100.20-198.51.100.30"] },
+    });
+    let newer = serde_json::from_value(newer).unwrap();
+    pools
+        .create(&kube::api::PostParams::default(), &newer)
+        .await
+        .unwrap();
+    world
+        .eventually("C-28, C-104: it says so", async |w| {
+            let status = pool_status(w, "zz").await;
+            status.is_some_and(|s| s.conflict.as_deref() == Some("default") && s.available == 0)
+        })
+        .await;
+    asking(&world, "web", "TCP", &[("onehop.dev/address-pool", "zz")]).await;
+    told(&world, "web", "AllocationFailed").await;
+    assert!(
+        message(&world, "web")
+            .await
+            .contains("overlaps the older pool"),
+        "C-28, C-38"
+    );
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c20_a_pool_for_labelled_namespaces_serves_once_the_label_is_there() {
+    let world = World::start(POOL).await;
+    let controller = world.controller();
+    let pools: Api<AddressPool> = Api::all(world.admin());
+    let params = PatchParams::default();
+    let team = json!([{ "matchLabels": { "team": "red" } }]);
+    let only = json!({ "spec": { "serviceAllocation": { "namespaceSelectors": team } } });
+    pools
+        .patch("default", &params, &Patch::Merge(only))
+        .await
+        .unwrap();
+    world.service("web", json!({})).await;
+    told(&world, "web", "AllocationFailed").await;
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(world.admin());
+    let label = json!({ "metadata": { "labels": { "team": "red" } } });
+    namespaces
+        .patch("default", &params, &Patch::Merge(label))
+        .await
+        .unwrap();
+    has_address(&world, "web", FIRST).await;
+    controller.stop().await;
+}

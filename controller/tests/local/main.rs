@@ -71,6 +71,12 @@ async fn a_service_gets_an_address_once_it_is_usable_and_then_nothing_is_written
         .await;
     let object = world.api::<LoadBalancer>().get("web").await.unwrap();
     assert_eq!(object.spec.ports[0].mode, TargetMode::Pod, "K-51");
+    world
+        .eventually("the pool counts it", async |w| {
+            let status = addresses::pool_status(w, "default").await;
+            status.is_some_and(|s| s.assigned == 1)
+        })
+        .await;
     let before = (world.all_writes(), world.server.resource_version());
     world.quiet(Duration::from_secs(2)).await;
     let after = (world.all_writes(), world.server.resource_version());
@@ -239,15 +245,12 @@ async fn c23_a_waiter_gets_the_address_that_is_freed_and_a_deleted_service_leave
         .await
         .unwrap();
     has_address(&world, "late", FIRST).await;
-    assert!(services.get_opt("web").await.unwrap().is_none());
-    assert!(
-        world
-            .api::<LoadBalancer>()
-            .get_opt("web")
-            .await
-            .unwrap()
-            .is_none()
-    );
+    world
+        .eventually("the deleted one is gone", async |w| {
+            let object = w.api::<LoadBalancer>().get_opt("web").await.unwrap();
+            services.get_opt("web").await.unwrap().is_none() && object.is_none()
+        })
+        .await;
     services
         .delete("late", &DeleteParams::default())
         .await

@@ -83,6 +83,11 @@ pub struct AddressPoolStatus {
     /// The older pool that this one overlaps: it gives no new addresses then (C-28).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conflict: Option<String>,
+    /// Addresses that it gave to Services and has no more: they stay where they are and are given to
+    /// nobody else (C-27).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub orphaned: Vec<String>,
 }
 
 impl AddressPoolSpec {
@@ -135,6 +140,31 @@ impl AddressRange {
     /// The number of addresses; the largest number where there are more.
     pub const fn size(self) -> u128 {
         (self.last - self.first).saturating_add(1)
+    }
+
+    /// The number of IPv4 addresses that end in .0 or .255.
+    pub const fn edges(self) -> u128 {
+        // Addresses below a bound that end in 0, and in 255.
+        const fn below(bound: u128) -> u128 {
+            bound.div_ceil(256) + bound / 256
+        }
+        match self.family {
+            IpFamily::V4 => below(self.last + 1) - below(self.first),
+            IpFamily::V6 => 0,
+        }
+    }
+
+    /// The same addresses without overlaps, lowest first.
+    pub fn merge(mut ranges: Vec<Self>) -> Vec<Self> {
+        ranges.sort_unstable();
+        let mut merged: Vec<Self> = Vec::new();
+        for range in ranges {
+            match merged.last_mut().filter(|last| last.overlaps(range)) {
+                Some(last) => last.last = last.last.max(range.last),
+                None => merged.push(range),
+            }
+        }
+        merged
     }
 
     /// Its addresses, lowest first.

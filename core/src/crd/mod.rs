@@ -36,6 +36,9 @@ pub const SERVICE_FINALIZER: &str = "onehop.dev/load-balancer";
 /// Our finalizer on `LoadBalancer` objects, until every target is unused.
 pub const TARGETS_FINALIZER: &str = "onehop.dev/targets";
 
+/// Our finalizer on `AddressPool` objects, while Services have addresses of them (C-27).
+pub const POOL_FINALIZER: &str = "onehop.dev/addresses-in-use";
+
 /// Condition of a `LoadBalancer`: the Service and its annotations make sense.
 pub const ACCEPTED: &str = "Accepted";
 /// Condition of a `LoadBalancer`: the cloud has what was asked for.

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use common::{FRONT, START, Sim, check, lb, target, tcp_group};
 use e2e_cloud::engine::{
-    ApiError, GroupSpec, ListenerKey, Operation, Profile, Protocol, Reason, Tags, TargetSpec,
-    TargetState, What,
+    ApiError, GroupSpec, LbSpec, ListenerKey, Operation, Profile, Protocol, Reason, Tags,
+    TargetSpec, TargetState, What,
 };
 
 const HTTP: ListenerKey = ListenerKey {
@@ -244,6 +244,85 @@ fn fc_t27_one_address_for_two_owners_fails_the_run_and_names_both() {
     sim.engine
         .create_lb(sim.now, "3", lb("wiki", &["198.51.100.8"]))
         .unwrap();
+}
+
+#[test]
+fn fc100_an_address_is_shared_by_one_key_and_listeners_of_their_own() {
+    let mut sim = Sim::local();
+    let shared = |name, key: &str| LbSpec {
+        sharing_key: Some(key.to_owned()),
+        ..lb(name, &[FRONT])
+    };
+    let now = sim.now;
+    let web = sim
+        .engine
+        .create_lb(now, "1", shared("web", "shop/k"))
+        .unwrap()
+        .id;
+    let dns = sim
+        .engine
+        .create_lb(now, "2", shared("dns", "shop/k"))
+        .unwrap()
+        .id;
+    let group =
+        |sim: &mut Sim, key: &str, spec| sim.engine.create_group(now, key, spec).unwrap().id;
+    let tcp = group(&mut sim, "3", tcp_group("web"));
+    let other = group(&mut sim, "4", tcp_group("dns"));
+    let port = |port| ListenerKey {
+        port,
+        protocol: Protocol::Tcp,
+    };
+    sim.engine.put_listener(now, &web, port(80), &tcp).unwrap();
+    sim.engine
+        .put_listener(now, &dns, port(53), &other)
+        .unwrap();
+    assert_eq!(sim.engine.violations(), Vec::<String>::new(), "FC-100");
+    // The address stays with the other one when one of them goes.
+    sim.engine.delete_lb(now, &dns).unwrap();
+    let third = sim
+        .engine
+        .create_lb(now, "5", shared("third", "shop/k"))
+        .unwrap()
+        .id;
+    let refused = sim.engine.put_listener(now, &third, port(80), &other);
+    assert!(
+        matches!(refused, Err(ApiError::AddressInUse { .. })),
+        "FC-100"
+    );
+    let found = sim.engine.violations();
+    assert!(
+        found[0].contains("web") && found[0].contains("third"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn fc_t27_one_address_for_two_owners_with_different_sharing_keys_fails_the_run() {
+    let keys = [
+        (Some("shop/k"), Some("other/k")),
+        (Some("shop/k"), None),
+        (None, Some("shop/k")),
+    ];
+    for (first, second) in keys {
+        let mut sim = Sim::local();
+        let with = |name, key: Option<&str>| LbSpec {
+            sharing_key: key.map(str::to_owned),
+            ..lb(name, &[FRONT])
+        };
+        sim.engine
+            .create_lb(sim.now, "1", with("shop", first))
+            .unwrap();
+        let refused = sim.engine.create_lb(sim.now, "2", with("blog", second));
+        assert!(
+            matches!(refused, Err(ApiError::AddressInUse { .. })),
+            "FC-T27"
+        );
+        let found = sim.engine.violations();
+        assert!(
+            found[0].contains("shop") && found[0].contains("blog"),
+            "FC-T27: {found:?}"
+        );
+    }
 }
 
 #[test]

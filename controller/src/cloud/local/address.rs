@@ -1,122 +1,23 @@
-//! Which Service gets which address: a pure choice over pools and what is taken already (C-20 to C-25).
+//! Which Service gets which address: a pure choice over pools and what is taken already (C-20 to C-38).
 //!
 //! Called by the local provider under the lock of the one [`AddressBook`]. It never writes anything;
 //! the book is filled from every existing status, `LoadBalancer` object and cloud object before the
 //! first new request is served (C-25).
 
-use std::collections::{BTreeMap, BTreeSet};
+mod book;
+mod pool;
+mod share;
+
 use std::net::IpAddr;
 
-use onehop_core::crd::{AddressPool, AddressPoolSpec, AddressRange};
-use onehop_core::id::{IpFamily, ParseError, ServiceKey, ServiceUid};
+use onehop_core::id::{IpFamily, ServiceKey};
 
-/// Who holds an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// The Service.
-    pub service: ServiceKey,
-    /// Its UID: a later Service of the same name is another holder.
-    pub uid: ServiceUid,
-}
-
-/// The cluster-wide index of addresses in use (C-33).
-#[derive(Clone, Debug, Default)]
-pub struct AddressBook {
-    holders: BTreeMap<IpAddr, Holder>,
-}
-
-impl AddressBook {
-    /// Notes an address found in a status, in a `LoadBalancer` object or in the cloud. The first one
-    /// that is known to hold it keeps it; the answer is the other holder if there is one.
-    pub fn restore(&mut self, address: IpAddr, holder: Holder) -> Result<(), Holder> {
-        match self.holders.get(&address) {
-            Some(known) if *known != holder => Err(known.clone()),
-            Some(_) => Ok(()),
-            None => {
-                self.holders.insert(address, holder);
-                Ok(())
-            }
-        }
-    }
-
-    /// Frees the addresses of every Service that has or had this name, but those of the UIDs in
-    /// `keep`. Returns whether any was freed.
-    pub fn release(&mut self, service: &ServiceKey, keep: &BTreeSet<ServiceUid>) -> bool {
-        let before = self.holders.len();
-        self.holders
-            .retain(|_, h| h.service != *service || keep.contains(&h.uid));
-        self.holders.len() < before
-    }
-
-    /// Who holds an address.
-    pub fn holder(&self, address: IpAddr) -> Option<&Holder> {
-        self.holders.get(&address)
-    }
-
-    /// The addresses this Service holds.
-    pub fn held_by(&self, holder: &Holder) -> BTreeSet<IpAddr> {
-        self.holders
-            .iter()
-            .filter(|(_, h)| *h == holder)
-            .map(|(address, _)| *address)
-            .collect()
-    }
-
-    /// Number of addresses in use.
-    pub fn in_use(&self) -> usize {
-        self.holders.len()
-    }
-}
-
-/// A pool as the choice sees it.
-#[derive(Clone, Debug)]
-pub struct Pool {
-    /// Name.
-    pub name: String,
-    /// What it says.
-    pub spec: AddressPoolSpec,
-    /// Its ranges that could be read, lowest first.
-    ranges: Vec<AddressRange>,
-}
-
-impl Pool {
-    /// The pool of an object, with what could not be read of it.
-    pub fn read(object: &AddressPool) -> (Self, Vec<ParseError>) {
-        let (mut ranges, problems) = object.spec.ranges();
-        ranges.sort_unstable();
-        let name = object.metadata.name.clone().unwrap_or_default();
-        (
-            Self {
-                name,
-                spec: object.spec.clone(),
-                ranges,
-            },
-            problems,
-        )
-    }
-
-    /// Whether it has addresses of this family.
-    pub fn has(&self, family: IpFamily) -> bool {
-        self.ranges.iter().any(|range| range.family() == family)
-    }
-
-    fn contains(&self, address: IpAddr) -> bool {
-        self.ranges.iter().any(|range| range.contains(address))
-    }
-
-    /// Lower goes first; 0 and unset come last (C-20).
-    fn rank(&self) -> (u32, &str) {
-        let priority = self
-            .spec
-            .service_allocation
-            .as_ref()
-            .and_then(|a| a.priority);
-        (priority.filter(|p| *p != 0).unwrap_or(u32::MAX), &self.name)
-    }
-}
+pub use book::{AddressBook, Holder, Source};
+pub use pool::{Customer, Labels, Pool, Pools, Standing};
+pub use share::{Backends, Clash, Terms};
 
 /// What a Service asks for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// One address per family.
     pub families: Vec<IpFamily>,
@@ -124,6 +25,30 @@ pub struct Request {
     pub addresses: Vec<IpAddr>,
     /// Only from this pool.
     pub pool: Option<String>,
+}
+
+/// Who asks for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// Who.
+    pub holder: &'a Holder,
+    /// What selectors look at.
+    pub customer: Customer<'a>,
+    /// For what.
+    pub request: &'a Request,
+    /// On which terms with others.
+    pub terms: &'a Terms,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The addresses it has now. With a refusal: those that it had before.
+    pub addresses: Vec<IpAddr>,
+    /// Why what was asked for was not given.
+    pub refused: Option<Denied>,
+    /// Addresses of it that no pool has any more (C-27).
+    pub orphaned: Vec<IpAddr>,
 }
 
 /// Why no address was given.
@@ -137,6 +62,20 @@ pub enum Denied {
         /// Who holds it.
         holder: ServiceKey,
     },
+    /// Two Services may not share an address (C-29).
+    #[error(
+        "address {address} cannot be used by both Service {service} and Service {holder}: {clash}"
+    )]
+    Clash {
+        /// The address.
+        address: IpAddr,
+        /// Who asks.
+        service: ServiceKey,
+        /// Who holds it.
+        holder: ServiceKey,
+        /// What is in the way.
+        clash: Clash,
+    },
     /// A fixed address is in no pool that may give it.
     #[error("address {address} is in no pool that may give it (pools: {pools})")]
     NotInPool {
@@ -145,9 +84,23 @@ pub enum Denied {
         /// The pools asked.
         pools: String,
     },
+    /// A fixed address is of a family that the Service does not have.
+    #[error("address {0} is of a family that is not in the Service's ipFamilies")]
+    Family(IpAddr),
     /// The named pool does not exist.
     #[error("there is no AddressPool {0:?}")]
     NoSuchPool(String),
+    /// The named pool is there and gives nothing.
+    #[error("AddressPool {pool:?} gives no address: {why}")]
+    PoolRefuses {
+        /// Its name.
+        pool: String,
+        /// Why.
+        why: String,
+    },
+    /// No pool is for this Service.
+    #[error("no AddressPool is for this Service (there are: {0})")]
+    NoPool(String),
     /// Everything is taken.
     #[error("no free {family} address in pools: {pools}")]
     Exhausted {
@@ -160,86 +113,184 @@ pub enum Denied {
 
 /// Chooses the addresses for one Service and notes them in the book.
 ///
-/// What it holds already stays as long as it meets the request (C-24); else pools are asked by priority,
-/// then name, and within a pool the lowest free address is taken (C-21).
-pub fn allocate(
-    request: &Request,
-    holder: &Holder,
-    pools: &[Pool],
-    book: &mut AddressBook,
-) -> Result<Vec<IpAddr>, Denied> {
-    let candidates = candidates(request, pools)?;
-    let names = || {
-        candidates
-            .iter()
-            .map(|p| p.name.as_str())
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let held = book.held_by(holder);
-    let chosen = if request.addresses.is_empty() {
-        let mut chosen = Vec::new();
-        for family in &request.families {
-            let kept = held.iter().copied().find(|a| IpFamily::of(*a) == *family);
-            let address = kept.or_else(|| lowest_free(*family, &candidates, book));
-            let denied = || Denied::Exhausted {
-                family: *family,
-                pools: names(),
-            };
-            chosen.push(address.ok_or_else(denied)?);
+/// What it holds already stays as long as its own wish is the same (C-24, C-27); else pools are asked
+/// by priority, then name, and within a pool the lowest free address is taken (C-21). With a sharing
+/// key, an address that others have by that key goes before a free one.
+pub fn allocate(ask: Ask<'_>, pools: &Pools, book: &mut AddressBook) -> Placement {
+    let (addresses, refused) = match choose(ask, pools, book) {
+        Ok(chosen) => {
+            let with_pool =
+                |address: &IpAddr| (*address, pools.of(*address).map(|p| p.name.clone()));
+            let noted: Vec<_> = chosen.iter().map(with_pool).collect();
+            book.give(ask.holder, (ask.request, ask.terms), &noted);
+            (chosen, None)
         }
-        chosen
-    } else {
-        for address in &request.addresses {
-            if let Some(other) = book.holder(*address).filter(|other| *other != holder) {
-                return Err(Denied::InUse {
-                    address: *address,
-                    holder: other.service.clone(),
-                });
-            }
-            if !held.contains(address) && !candidates.iter().any(|p| p.contains(*address)) {
-                return Err(Denied::NotInPool {
-                    address: *address,
-                    pools: names(),
-                });
-            }
+        Err(denied) => {
+            book.wish(ask.holder, ask.terms);
+            (in_order(ask, book), Some(denied))
         }
-        request.addresses.clone()
     };
-    book.holders
-        .retain(|address, h| h != holder || chosen.contains(address));
-    for address in &chosen {
-        book.holders.insert(*address, holder.clone());
-    }
-    Ok(chosen)
-}
-
-/// The pools that may serve the request, best first.
-fn candidates<'a>(request: &Request, pools: &'a [Pool]) -> Result<Vec<&'a Pool>, Denied> {
-    let fixed = !request.addresses.is_empty();
-    let mut chosen: Vec<&Pool> = pools
+    let orphaned = addresses
         .iter()
-        .filter(|pool| match &request.pool {
-            Some(name) => pool.name == *name,
-            None => fixed || pool.spec.auto_assign,
-        })
+        .copied()
+        .filter(|a| pools.of(*a).is_none())
         .collect();
-    if let (Some(name), true) = (&request.pool, chosen.is_empty()) {
-        return Err(Denied::NoSuchPool(name.clone()));
+    Placement {
+        addresses,
+        refused,
+        orphaned,
     }
-    chosen.sort_by(|a, b| a.rank().cmp(&b.rank()));
+}
+
+/// What is held, in the order in which it would be given.
+fn in_order(ask: Ask<'_>, book: &AddressBook) -> Vec<IpAddr> {
+    let mut held: Vec<IpAddr> = book.held_by(ask.holder).into_iter().collect();
+    let families = &ask.request.families;
+    held.sort_by_key(|address| families.iter().position(|f| *f == IpFamily::of(*address)));
+    held
+}
+
+fn choose(ask: Ask<'_>, pools: &Pools, book: &AddressBook) -> Result<Vec<IpAddr>, Denied> {
+    if !ask.request.addresses.is_empty() {
+        return fixed(ask, pools, book);
+    }
+    let held = in_order(ask, book);
+    let mut chosen = Vec::new();
+    for family in &ask.request.families {
+        let kept = held
+            .iter()
+            .copied()
+            .filter(|address| IpFamily::of(*address) == *family);
+        let kept = kept
+            .into_iter()
+            .find(|address| stays(ask, *address, pools, book));
+        let address = match kept {
+            Some(address) => match book.refusal(address, ask.holder, ask.terms) {
+                Some(denied) => return Err(denied),
+                None => address,
+            },
+            None => fresh(ask, *family, &candidates(ask, pools)?, book)?,
+        };
+        chosen.push(address);
+    }
     Ok(chosen)
 }
 
-fn lowest_free(family: IpFamily, pools: &[&Pool], book: &AddressBook) -> Option<IpAddr> {
-    pools.iter().find_map(|pool| {
-        // Bounded by the number of addresses in use: the first gap ends the search.
-        let ranges = pool.ranges.iter().filter(|range| range.family() == family);
-        ranges
-            .flat_map(|range| range.iter())
-            .find(|address| pool.spec.may_give(*address) && book.holder(*address).is_none())
+/// Whether an address that is held is right for the request. One that was given for the same request
+/// always is, whatever became of the pools; one that no pool has was given by a pool that changed.
+fn stays(ask: Ask<'_>, address: IpAddr, pools: &Pools, book: &AddressBook) -> bool {
+    let Some(name) = &ask.request.pool else {
+        return true;
+    };
+    let before = book.request(ask.holder);
+    let same = before.is_some_and(|r| r.pool.as_ref() == Some(name) && r.addresses.is_empty());
+    same || pools.of(address).is_none_or(|pool| pool.name == *name)
+}
+
+/// All of a fixed set, or none (C-22).
+fn fixed(ask: Ask<'_>, pools: &Pools, book: &AddressBook) -> Result<Vec<IpAddr>, Denied> {
+    let held = book.held_by(ask.holder);
+    for address in &ask.request.addresses {
+        let families = &ask.request.families;
+        if !families.is_empty() && !families.contains(&IpFamily::of(*address)) {
+            return Err(Denied::Family(*address));
+        }
+        if let Some(denied) = book.refusal(*address, ask.holder, ask.terms) {
+            return Err(denied);
+        }
+        // What it holds stays its own, also when the pool has changed (C-27).
+        if held.contains(address) && stays_fixed(ask, book) {
+            continue;
+        }
+        let candidates = candidates(ask, pools)?;
+        if !candidates.iter().any(|pool| pool.offers(*address)) {
+            return Err(Denied::NotInPool {
+                address: *address,
+                pools: names(&candidates),
+            });
+        }
+    }
+    Ok(ask.request.addresses.clone())
+}
+
+fn stays_fixed(ask: Ask<'_>, book: &AddressBook) -> bool {
+    let before = book.request(ask.holder);
+    before.is_none_or(|before| before.pool == ask.request.pool)
+}
+
+/// A new address of one family.
+fn fresh(
+    ask: Ask<'_>,
+    family: IpFamily,
+    candidates: &[&Pool],
+    book: &AddressBook,
+) -> Result<IpAddr, Denied> {
+    // A neighbour that is just being changed is waited for, rather than taking an address of its own.
+    let mut wait = None;
+    for pool in candidates {
+        let shareable = book.shareable(ask.holder, ask.terms);
+        for address in shareable.filter(|a| IpFamily::of(*a) == family && pool.offers(*a)) {
+            match book.refusal(address, ask.holder, ask.terms) {
+                None => return Ok(address),
+                Some(
+                    denied @ Denied::Clash {
+                        clash: Clash::Changing,
+                        ..
+                    },
+                ) => {
+                    wait.get_or_insert(denied);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    if let Some(denied) = wait {
+        return Err(denied);
+    }
+    let free = candidates
+        .iter()
+        .find_map(|pool| pool.lowest_free(family, book));
+    free.ok_or_else(|| Denied::Exhausted {
+        family,
+        pools: names(candidates),
     })
 }
 
+fn names(pools: &[&Pool]) -> String {
+    let names: Vec<_> = pools.iter().map(|p| p.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// The pools that may serve the request, best first; there is at least one.
+fn candidates<'a>(ask: Ask<'_>, pools: &'a Pools) -> Result<Vec<&'a Pool>, Denied> {
+    if let Some(name) = &ask.request.pool {
+        let Some(pool) = pools.named(name) else {
+            return Err(Denied::NoSuchPool(name.clone()));
+        };
+        let why = match &pool.standing {
+            Standing::Conflict(other) => format!("it overlaps the older pool {other:?}"),
+            Standing::Terminating => "it is being deleted".to_owned(),
+            Standing::Open if !pool.serves(ask.customer) => {
+                "its serviceAllocation is not for this Service".to_owned()
+            }
+            Standing::Open => return Ok(vec![pool]),
+        };
+        let pool = name.clone();
+        return Err(Denied::PoolRefuses { pool, why });
+    }
+    let fixed = !ask.request.addresses.is_empty();
+    let may = |pool: &&Pool| {
+        let asked = fixed || pool.spec.auto_assign;
+        asked && pool.standing == Standing::Open && pool.serves(ask.customer)
+    };
+    let chosen: Vec<&Pool> = pools.iter().filter(may).collect();
+    if chosen.is_empty() {
+        return Err(Denied::NoPool(names(&pools.iter().collect::<Vec<_>>())));
+    }
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

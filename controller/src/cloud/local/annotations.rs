@@ -1,7 +1,8 @@
 //! The one parser of annotations for the local provider. It collects every problem; nothing else reads
 //! an annotation (style: convert once at the border).
 //!
-//! Our own keys come first, `MetalLB`'s address keys are read too (C-22). A key with our prefix that we
+//! Our own keys come first, `MetalLB`'s for addresses and sharing are read too (C-22, C-29) and answered
+//! with a hint at ours. A key with our prefix that we
 //! do not know is a problem (I10): it is more likely a typo than a message to somebody else.
 
 use std::collections::BTreeMap;
@@ -23,9 +24,13 @@ pub const POOL: &str = "onehop.dev/address-pool";
 pub const METALLB_ADDRESSES: &str = "metallb.io/loadBalancerIPs";
 /// The same, as `MetalLB` has it.
 pub const METALLB_POOL: &str = "metallb.io/address-pool";
+/// Key by which Services share an address (C-29).
+pub const SHARING: &str = "onehop.dev/allow-shared-ip";
+/// The same, as `MetalLB` has it.
+pub const METALLB_SHARING: &str = "metallb.io/allow-shared-ip";
 
 const OUR_PREFIX: &str = "onehop.dev/";
-const KNOWN: [&str; 4] = [TARGET, MEMBERSHIP, ADDRESSES, POOL];
+const KNOWN: [&str; 5] = [TARGET, MEMBERSHIP, ADDRESSES, POOL, SHARING];
 const ADDRESS_LIST: &str = "a list of addresses with commas, at most one per family";
 
 /// What a Service's annotations and its `loadBalancerIP` ask for.
@@ -39,8 +44,48 @@ pub struct Wishes {
     pub addresses: Vec<IpAddr>,
     /// A named pool.
     pub pool: Option<String>,
+    /// A key for sharing an address.
+    pub sharing: Option<String>,
+    /// What is worth saying although nothing is wrong.
+    pub hints: Vec<Hint>,
     /// Option, canonical value and the annotation it came from.
     pub origins: Vec<(&'static str, String, String)>,
+}
+
+/// Something about an annotation that is worth saying.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// Another controller's key was read (C-09).
+    Peer {
+        /// The key.
+        old: &'static str,
+        /// Ours.
+        new: &'static str,
+    },
+    /// Another controller's key was not read, since ours is there.
+    PeerIgnored {
+        /// The key.
+        old: &'static str,
+        /// Ours.
+        new: &'static str,
+    },
+    /// A sharing key is a label, where nobody reads it.
+    SharingLabel(&'static str),
+}
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peer { old, new } => write!(f, "{old} is followed; the key here is {new}"),
+            Self::PeerIgnored { old, new } => write!(f, "{old} is not read, since {new} is set"),
+            Self::SharingLabel(key) => {
+                write!(
+                    f,
+                    "{key} is a label here and does nothing: make it an annotation"
+                )
+            }
+        }
+    }
 }
 
 /// One annotation or field that cannot be followed.
@@ -69,6 +114,7 @@ pub fn parse(service: &ServiceSpec) -> (Wishes, Vec<Problem>) {
     let mut parser = Parser {
         annotations: &service.annotations,
         problems: Vec::new(),
+        hints: Vec::new(),
     };
     let mut wishes = Wishes::default();
     parser.unknown_keys();
@@ -87,19 +133,34 @@ pub fn parse(service: &ServiceSpec) -> (Wishes, Vec<Problem>) {
             ("compat", MembershipPolicy::Compat),
         ],
     );
-    if let Some((key, pool)) = parser.first(&[POOL, METALLB_POOL]) {
-        wishes
-            .origins
-            .push(("addressPool", pool.to_owned(), key.to_owned()));
-        wishes.pool = Some(pool.to_owned());
-    }
+    let mut name = |keys, option, what| {
+        let (key, text) = parser.name(keys, what)?;
+        let origin = (option, text.to_owned(), key.to_owned());
+        wishes.origins.push(origin);
+        Some(text.to_owned())
+    };
+    wishes.pool = name(
+        [POOL, METALLB_POOL],
+        "addressPool",
+        "the name of an AddressPool",
+    );
+    wishes.sharing = name(
+        [SHARING, METALLB_SHARING],
+        "sharingKey",
+        "a word that others have too",
+    );
     wishes.addresses = parser.addresses(service, &mut wishes.origins);
+    let labels = [SHARING, METALLB_SHARING].into_iter();
+    let labels = labels.filter(|key| service.labels.contains_key(*key));
+    parser.hints.extend(labels.map(Hint::SharingLabel));
+    wishes.hints = parser.hints;
     (wishes, parser.problems)
 }
 
 struct Parser<'a> {
     annotations: &'a BTreeMap<String, String>,
     problems: Vec<Problem>,
+    hints: Vec<Hint>,
 }
 
 impl<'a> Parser<'a> {
@@ -124,10 +185,30 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The first of several keys that is set.
-    fn first(&self, keys: &[&'static str]) -> Option<(&'static str, &'a str)> {
-        keys.iter()
-            .find_map(|key| Some((*key, self.annotations.get(*key)?.trim())))
+    /// The value of our key, or else of the peer's.
+    fn first(&mut self, [new, old]: [&'static str; 2]) -> Option<(&'static str, &'a str)> {
+        let get = |key: &'static str| Some((key, self.annotations.get(key)?.trim()));
+        match (get(new), get(old)) {
+            (ours, None) => ours,
+            (None, theirs) => {
+                self.hints.push(Hint::Peer { old, new });
+                theirs
+            }
+            (ours, Some(_)) => {
+                self.hints.push(Hint::PeerIgnored { old, new });
+                ours
+            }
+        }
+    }
+
+    /// As [`Self::first`], for a value that must not be empty.
+    fn name(&mut self, keys: [&'static str; 2], what: &str) -> Option<(&'static str, &'a str)> {
+        let (key, text) = self.first(keys)?;
+        if text.is_empty() {
+            self.problem(key, text, what);
+            return None;
+        }
+        Some((key, text))
     }
 
     fn word<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
@@ -145,7 +226,7 @@ impl<'a> Parser<'a> {
         service: &ServiceSpec,
         origins: &mut Vec<(&'static str, String, String)>,
     ) -> Vec<IpAddr> {
-        let annotated = self.first(&[ADDRESSES, METALLB_ADDRESSES]);
+        let annotated = self.first([ADDRESSES, METALLB_ADDRESSES]);
         let field = service.requested_address.as_deref();
         let (key, text) = match (annotated, field) {
             (None, None) => return Vec::new(),
@@ -203,7 +284,8 @@ mod tests {
             texts,
             [
                 "onehop.dev/tagret: \"pod\" is not allowed: the keys here are onehop.dev/target, \
-             onehop.dev/membership, onehop.dev/loadBalancerIPs, onehop.dev/address-pool",
+             onehop.dev/membership, onehop.dev/loadBalancerIPs, onehop.dev/address-pool, \
+             onehop.dev/allow-shared-ip",
                 "onehop.dev/target: \"pods\" is not allowed: one of node, vip, pod",
                 "onehop.dev/loadBalancerIPs: \"10.0.0.1,10.0.0.2\" is not allowed: a list of addresses \
              with commas, at most one per family",
@@ -221,5 +303,54 @@ mod tests {
         let mut both = service(&[(METALLB_ADDRESSES, "10.0.0.2")]);
         both.requested_address = Some("10.0.0.2".to_owned());
         assert_eq!(parse(&both).1.len(), 1, "C-22");
+    }
+
+    #[test]
+    fn c09_c22_c29_the_peers_keys_mean_the_same_and_ours_win() {
+        let peers = [
+            (METALLB_ADDRESSES, "10.0.0.1"),
+            (METALLB_POOL, "blue"),
+            (METALLB_SHARING, "dns"),
+        ];
+        let ours = [(ADDRESSES, "10.0.0.1"), (POOL, "blue"), (SHARING, "dns")];
+        let wishes = |list: &[(&str, &str)]| {
+            let (wishes, problems) = parse(&service(list));
+            assert_eq!(problems, []);
+            (wishes.addresses, wishes.pool, wishes.sharing, wishes.hints)
+        };
+        let (addresses, pool, sharing, hints) = wishes(&peers);
+        let from_ours = wishes(&ours);
+        let same = (addresses.clone(), pool.clone(), sharing.clone(), Vec::new());
+        assert_eq!(same, from_ours, "C-22, C-29");
+        let mut hints: Vec<_> = hints.iter().map(ToString::to_string).collect();
+        hints.sort();
+        let expected = [
+            "metallb.io/address-pool is followed; the key here is onehop.dev/address-pool",
+            "metallb.io/allow-shared-ip is followed; the key here is onehop.dev/allow-shared-ip",
+            "metallb.io/loadBalancerIPs is followed; the key here is onehop.dev/loadBalancerIPs",
+        ];
+        assert_eq!(hints, expected, "C-09");
+        let both = wishes(&[(METALLB_POOL, "blue"), (POOL, "red")]);
+        assert_eq!(both.1.as_deref(), Some("red"), "C-22: ours first");
+    }
+
+    #[test]
+    fn c22_an_annotation_and_the_field_together_are_wrong() {
+        for key in [ADDRESSES, METALLB_ADDRESSES] {
+            let mut service = service(&[(key, "10.0.0.1")]);
+            service.requested_address = Some("10.0.0.1".to_owned());
+            let (wishes, problems) = parse(&service);
+            assert_eq!(wishes.addresses, Vec::<IpAddr>::new(), "C-22");
+            assert_eq!((problems.len(), problems[0].key.as_str()), (1, key), "C-22");
+        }
+    }
+
+    #[test]
+    fn c29_a_key_given_as_a_label_is_hinted_at() {
+        let mut service = service(&[]);
+        service.labels.insert(SHARING.to_owned(), "dns".to_owned());
+        let (wishes, problems) = parse(&service);
+        assert_eq!((wishes.sharing, problems), (None, vec![]));
+        assert_eq!(wishes.hints, [Hint::SharingLabel(SHARING)], "C-29");
     }
 }

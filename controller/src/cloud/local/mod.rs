@@ -10,29 +10,31 @@ mod listed;
 pub mod model;
 pub mod names;
 mod outcome;
+mod placing;
 pub mod plan;
 pub mod resolve;
 pub mod step;
 pub mod wanted;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use onehop_core::crd::{AddressPool, LoadBalancerSpec};
-use onehop_core::id::{IpFamily, ServiceKey, ServiceUid};
+use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
+use onehop_core::id::{ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
-use self::address::{AddressBook, Denied, Holder, Pool, Request};
+use self::address::{AddressBook, Holder, Pools};
 use self::client::Client;
 use self::model::Observed;
 use self::plan::Settings;
-use self::resolve::{NodeProxy, OPTION_ADDRESSES, OPTION_POOL};
+use self::resolve::NodeProxy;
 use self::step::LocalStep;
 use super::CloudError;
 use crate::lease::Fence;
 use crate::plan::{
-    Effect, Existing, Intent, Listed, Look, Outcome, Plan, Provider, Refusal, Resolution,
+    Effect, Existing, Found, Intent, Listed, Look, Market, Outcome, Placed, Plan, Provider,
+    Resolution,
 };
 
 /// The provider.
@@ -79,10 +81,22 @@ impl Provider for Local {
         &self,
         service: &ServiceSpec,
         spec: &LoadBalancerSpec,
-        pools: &[AddressPool],
+        market: &Market,
         book: &mut AddressBook,
-    ) -> Result<Vec<IpAddr>, Refusal> {
-        place(service, spec, pools, book)
+    ) -> Placed {
+        placing::place(service, spec, market, book)
+    }
+
+    fn restore(&self, found: Found<'_>, book: &mut AddressBook) -> Result<(), Holder> {
+        placing::restore(found, book)
+    }
+
+    fn pool_statuses(
+        &self,
+        pools: &[AddressPool],
+        book: &AddressBook,
+    ) -> BTreeMap<String, AddressPoolStatus> {
+        Pools::read(pools).statuses(book)
     }
 
     async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {
@@ -143,53 +157,5 @@ impl Provider for Local {
 
     fn listed(&self, intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed> {
         listed::listed(intent, seen, now)
-    }
-}
-
-/// Chooses addresses for one Service from the pools.
-fn place(
-    service: &ServiceSpec,
-    spec: &LoadBalancerSpec,
-    pools: &[AddressPool],
-    book: &mut AddressBook,
-) -> Result<Vec<IpAddr>, Refusal> {
-    let option = |name| {
-        spec.options
-            .iter()
-            .find(|o| o.name == name)
-            .map(|o| o.value.as_str())
-    };
-    let fixed = option(OPTION_ADDRESSES).unwrap_or_default().split(',');
-    let pools: Vec<Pool> = pools.iter().map(|pool| Pool::read(pool).0).collect();
-    let request = Request {
-        families: families(spec, &pools),
-        addresses: fixed.filter_map(|text| text.trim().parse().ok()).collect(),
-        pool: option(OPTION_POOL).map(str::to_owned),
-    };
-    let holder = Holder {
-        service: service.key.clone(),
-        uid: service.uid.clone(),
-    };
-    address::allocate(&request, &holder, &pools, book).map_err(|denied| Refusal {
-        reason: match denied {
-            Denied::InUse { .. } => "RequestedAddressInUse",
-            _ => "AllocationFailed",
-        },
-        message: denied.to_string(),
-    })
-}
-
-/// The first family is a must; the second one is given where a pool has it.
-fn families(spec: &LoadBalancerSpec, pools: &[Pool]) -> Vec<IpFamily> {
-    let has = |family: IpFamily| pools.iter().any(|pool| pool.has(family));
-    let wanted = spec.families.iter().copied().enumerate();
-    let chosen: Vec<_> = wanted
-        .filter(|(i, family)| *i == 0 || has(*family))
-        .map(|(_, family)| family)
-        .collect();
-    if chosen.is_empty() {
-        vec![IpFamily::V4]
-    } else {
-        chosen
     }
 }

@@ -66,6 +66,8 @@ pub struct BalancerSpec {
     pub addresses: Vec<IpAddr>,
     /// How packets reach the targets.
     pub delivery: Delivery,
+    /// Others with this key may have the same addresses.
+    pub sharing_key: Option<String>,
 }
 
 /// Whether packets keep the frontend address as destination.

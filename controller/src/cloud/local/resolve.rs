@@ -11,13 +11,15 @@ use onehop_core::id::Protocol;
 use onehop_core::service::{ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
 use onehop_core::target::{self, Choice, NodePorts, Obstacle, Obstacles, Wish};
 
-use super::annotations::{self, Wishes};
-use crate::plan::{Refusal, Resolution};
+use super::annotations::{self, Hint, Wishes};
+use crate::plan::{Notice, Refusal, Resolution};
 
 /// Option name of fixed addresses in the resolved spec.
 pub const OPTION_ADDRESSES: &str = "addresses";
 /// Option name of a named pool in the resolved spec.
 pub const OPTION_POOL: &str = "addressPool";
+/// Option name of the sharing key in the resolved spec.
+pub const OPTION_SHARING: &str = "sharingKey";
 
 /// Who forwards on the nodes, and so which port tells their health (crd.md section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,7 @@ pub fn resolve(
             Err(refused) => refusals.push(refused),
         }
     }
+    let notices = wishes.hints.iter().map(notice).collect();
     if !refusals.is_empty() {
         let kept = last_good
             .filter(|spec| spec.service_uid == service.uid)
@@ -62,11 +65,13 @@ pub fn resolve(
         return Resolution {
             spec: kept,
             refusals,
+            notices,
         };
     }
     Resolution {
         spec: Some(spec(service, wishes, ports)),
         refusals,
+        notices,
     }
 }
 
@@ -92,6 +97,17 @@ fn spec(service: &ServiceSpec, wishes: Wishes, ports: Vec<LoadBalancerPort>) -> 
             late_flows: LateFlows::Forward,
         },
         options: wishes.origins.into_iter().map(option).collect(),
+    }
+}
+
+fn notice(hint: &Hint) -> Notice {
+    Notice {
+        reason: match hint {
+            Hint::Peer { .. } => "AnnotationDeprecated",
+            Hint::PeerIgnored { .. } | Hint::SharingLabel(_) => "AnnotationIgnored",
+        },
+        message: hint.to_string(),
+        degrades: false,
     }
 }
 

@@ -199,7 +199,9 @@ impl fmt::Display for LocalStep {
                     f,
                     "{verb} {} addresses={:?} {delivery}",
                     spec.name, spec.addresses
-                )
+                )?;
+                let mut key = spec.sharing_key.iter();
+                key.try_for_each(|key| write!(f, " shared by {key}"))
             }
             Self::CreateGroup(spec) | Self::AdjustGroup(spec) => {
                 write!(f, "{verb} {} {} {}", spec.name, spec.protocol, spec.mode)?;

@@ -13,7 +13,9 @@ use super::model::{
     ProbeProtocol,
 };
 use super::names;
+use super::placing;
 use super::plan::Settings;
+use super::resolve::OPTION_SHARING;
 use crate::plan::Intent;
 use crate::plan::membership::{self, Action, CloudState, Decision, Kind, Policy, Readiness};
 
@@ -115,6 +117,9 @@ pub fn balancer_spec(install: &InstallId, intent: &Intent) -> BalancerSpec {
         } else {
             Delivery::Translated
         },
+        // Of a namespace: sharing between namespaces is off (C-30).
+        sharing_key: placing::option(&intent.spec, OPTION_SHARING)
+            .map(|key| format!("{}/{key}", intent.service.namespace)),
     }
 }
 

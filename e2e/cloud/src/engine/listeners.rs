@@ -36,6 +36,9 @@ impl Engine {
                     return Err(ApiError::invalid("group", message));
                 }
                 engine.check_listener_quota(id, group, old.is_none())?;
+                if old.is_none() {
+                    engine.check_listener(id, key, cause)?;
+                }
                 match old {
                     Some(old) if old == *group => {}
                     Some(old) => engine.switch_listener(id, key, &old, group, cause)?,

@@ -94,6 +94,12 @@ struct Balancer {
     profile: Option<Profile>,
 }
 
+/// Whether an address may stay with both. That keys are equal is asked where an address is taken.
+fn both_may_have(a: &Balancer, b: &Balancer) -> bool {
+    let keys = a.spec.sharing_key.is_some() && b.spec.sharing_key.is_some();
+    keys && !a.listeners.keys().any(|key| b.listeners.contains_key(key))
+}
+
 /// A group.
 #[derive(Clone, Debug)]
 struct Group {
@@ -131,7 +137,7 @@ pub struct Engine {
     nodes: BTreeMap<NodeId, LbNode>,
     balancers: BTreeMap<LbId, Balancer>,
     groups: BTreeMap<GroupId, Group>,
-    owners: BTreeMap<IpAddr, LbId>,
+    owners: BTreeMap<IpAddr, BTreeSet<LbId>>,
     keys: call::Keys,
     calls: BTreeMap<Operation, u64>,
     faults: faults::FaultState,
@@ -270,12 +276,20 @@ impl Engine {
     /// the addresses themselves.
     pub fn violations(&self) -> Vec<String> {
         let mut found = self.log.violations();
-        let mut holders: BTreeMap<IpAddr, &LbId> = BTreeMap::new();
+        let mut holders: BTreeMap<IpAddr, Vec<(&LbId, &Balancer)>> = BTreeMap::new();
         for (id, balancer) in &self.balancers {
             for address in &balancer.spec.addresses {
-                if let Some(other) = holders.insert(*address, id) {
-                    found.push(format!("address {address} is on {other} and on {id}"));
+                let others = holders.entry(*address).or_default();
+                for (other, held) in others
+                    .iter()
+                    .filter(|(_, held)| !both_may_have(held, balancer))
+                {
+                    let (a, b) = (&held.spec.name, &balancer.spec.name);
+                    found.push(format!(
+                        "address {address} is on {other} ({a}) and on {id} ({b})"
+                    ));
                 }
+                others.push((id, balancer));
             }
         }
         found

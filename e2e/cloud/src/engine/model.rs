@@ -167,6 +167,8 @@ pub struct LbSpec {
     pub preserve_client_ip: bool,
     /// Whether packets keep the frontend address as destination on their way to the target.
     pub floating: bool,
+    /// Load balancers with one key may have one address, as long as they have no listener in common.
+    pub sharing_key: Option<String>,
 }
 
 /// Life of a load balancer (FC-47).

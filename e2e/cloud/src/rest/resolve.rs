@@ -80,6 +80,7 @@ impl LbBody {
                 .preserve_client_ip
                 .unwrap_or(profile.preserve_client_ip),
             floating: self.floating,
+            sharing_key: self.sharing_key,
         })
     }
 }

@@ -32,6 +32,8 @@ pub struct LbBody {
     /// Whether packets keep the frontend address as destination.
     #[serde(default)]
     pub floating: bool,
+    /// Load balancers with one key may have one address, each with listeners of its own.
+    pub sharing_key: Option<String>,
 }
 
 /// A load balancer as the cloud shows it.
@@ -48,6 +50,8 @@ pub struct LbView {
     #[serde(rename = "preserveClientIP")]
     pub preserve_client_ip: bool,
     pub floating: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing_key: Option<String>,
     pub state: LbState,
     pub listeners: Vec<ListenerView>,
 }
@@ -188,6 +192,7 @@ impl From<LbStatus> for LbView {
             cross_zone: spec.cross_zone,
             preserve_client_ip: spec.preserve_client_ip,
             floating: spec.floating,
+            sharing_key: spec.sharing_key,
             state,
             listeners: listeners.into_iter().map(ListenerView::from).collect(),
         }

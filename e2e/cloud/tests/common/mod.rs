@@ -180,6 +180,7 @@ pub fn lb(name: &str, addresses: &[&str]) -> LbSpec {
         cross_zone: true,
         preserve_client_ip: true,
         floating: false,
+        sharing_key: None,
     }
 }
 

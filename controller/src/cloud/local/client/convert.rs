@@ -75,6 +75,7 @@ pub(super) fn balancer(view: LbView) -> Option<Balancer> {
             } else {
                 Delivery::Translated
             },
+            sharing_key: view.sharing_key,
         },
     })
 }
@@ -86,6 +87,7 @@ pub(super) fn balancer_body(spec: &BalancerSpec) -> LbBody<'_> {
         addresses: &spec.addresses,
         preserve_client_ip: true,
         floating: spec.delivery == Delivery::Floating,
+        sharing_key: spec.sharing_key.as_deref(),
     }
 }
 

@@ -16,6 +16,8 @@ pub(super) struct LbBody<'a> {
     #[serde(rename = "preserveClientIP")]
     pub(super) preserve_client_ip: bool,
     pub(super) floating: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sharing_key: Option<&'a str>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -26,6 +28,7 @@ pub(super) struct LbView {
     pub(super) tags: Tags,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) floating: bool,
+    pub(super) sharing_key: Option<String>,
     pub(super) state: String,
     pub(super) listeners: Vec<ListenerView>,
 }
