@@ -167,7 +167,10 @@ impl<P: Provider> Reconciler<P> {
             let everything = touched == Touched::All;
             let services = match touched {
                 Touched::Services(services) => services,
-                Touched::All => self.concerned(&index),
+                Touched::All => {
+                    self.pools_changed.notify_one();
+                    self.concerned(&index)
+                }
             };
             (services, index.is_synced(), everything)
         };
