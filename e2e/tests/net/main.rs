@@ -6,6 +6,7 @@ mod flood;
 mod hairpin;
 mod health_port;
 mod removal;
+mod sharing;
 mod support;
 mod terminating;
 mod vip;
