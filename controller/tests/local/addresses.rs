@@ -393,7 +393,6 @@ async fn c28_a_newer_pool_that_overlaps_says_conflict() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c20_a_pool_for_labelled_namespaces_serves_once_the_label_is_there() {
     let world = World::start(POOL).await;
-    let controller = world.controller();
     let pools: Api<AddressPool> = Api::all(world.admin());
     let params = PatchParams::default();
     let team = json!([{ "matchLabels": { "team": "red" } }]);
@@ -402,6 +401,7 @@ async fn c20_a_pool_for_labelled_namespaces_serves_once_the_label_is_there() {
         .patch("default", &params, &Patch::Merge(only))
         .await
         .unwrap();
+    let controller = world.controller();
     world.service("web", json!({})).await;
     told(&world, "web", "AllocationFailed").await;
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(world.admin());
