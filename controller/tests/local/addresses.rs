@@ -6,7 +6,7 @@ use e2e_cloud::engine::TargetState;
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use onehop_core::crd::AddressPool;
+use onehop_core::crd::{AddressPool, LoadBalancer};
 use serde_json::json;
 
 use super::{FIRST, POOL, has_address, pod_mode};
@@ -118,16 +118,22 @@ async fn told(world: &World, name: &str, reason: &str) {
         .await;
 }
 
-async fn message(world: &World, name: &str) -> String {
-    let service = world.api::<Service>().get(name).await.unwrap();
-    let conditions = service
-        .status
-        .and_then(|s| s.conditions)
-        .unwrap_or_default();
-    let ours = conditions
-        .into_iter()
-        .find(|c| c.type_ == "onehop.dev/LoadBalancerReady");
-    ours.map(|c| c.message).unwrap_or_default()
+/// Waits until the condition says so: an event may be there a moment earlier.
+async fn explains(world: &World, name: &str, text: &str) {
+    let what = format!("the condition of Service {name} says {text:?}");
+    world
+        .eventually(&what, async |w| {
+            let service = w.api::<Service>().get(name).await.unwrap();
+            let conditions = service
+                .status
+                .and_then(|s| s.conditions)
+                .unwrap_or_default();
+            let ours = conditions
+                .into_iter()
+                .find(|c| c.type_ == "onehop.dev/LoadBalancerReady");
+            ours.is_some_and(|c| c.message.contains(text))
+        })
+        .await;
 }
 
 fn annotations(pairs: &[(&str, &str)]) -> serde_json::Value {
@@ -187,11 +193,13 @@ async fn c22_c29_the_peers_keys_do_the_same_and_an_event_names_ours() {
     )
     .await;
     told(&world, "stranger", "RequestedAddressInUse").await;
-    let said = message(&world, "stranger").await;
-    assert!(
-        said.contains("198.51.100.15 is held by Service default/"),
-        "C-22: {said}"
-    );
+    // C-22: names the holder.
+    explains(
+        &world,
+        "stranger",
+        "198.51.100.15 is held by Service default/",
+    )
+    .await;
     assert_eq!(world.cloud.violations(), Vec::<String>::new(), "FC-100");
     controller.stop().await;
 }
@@ -228,11 +236,8 @@ async fn c25_fc101_a_restart_amid_allocations_keeps_what_is_given_shared_or_not(
     }
     world.service("late", json!({})).await;
     told(&world, "late", "AllocationFailed").await;
-    let said = message(&world, "late").await;
-    assert!(
-        said.contains("no free IPv4 address in pools: default"),
-        "C-38: {said}"
-    );
+    // C-38: names pool and reason.
+    explains(&world, "late", "no free IPv4 address in pools: default").await;
     assert_eq!(
         world.cloud.violations(),
         Vec::<String>::new(),
@@ -311,14 +316,14 @@ async fn c27_c104_a_pool_in_use_says_so_is_not_deleted_and_orphans_are_marked() 
                 .is_some_and(|s| s.orphaned == [FIRST])
         })
         .await;
-    let object = world
-        .api::<onehop_core::crd::LoadBalancer>()
-        .get("web")
-        .await
-        .unwrap();
-    let conditions = object.status.unwrap().conditions;
-    let degraded = conditions.iter().find(|c| c.type_ == "Degraded").unwrap();
-    assert_eq!(degraded.reason, "AddressOrphaned", "C-27");
+    world
+        .eventually("C-27: the condition says so", async |w| {
+            let object = w.api::<LoadBalancer>().get("web").await.unwrap();
+            let conditions = object.status.map(|s| s.conditions).unwrap_or_default();
+            let degraded = conditions.iter().find(|c| c.type_ == "Degraded");
+            degraded.is_some_and(|c| c.reason == "AddressOrphaned")
+        })
+        .await;
     assert_eq!(world.address("web").await.as_deref(), Some(FIRST), "C-27");
     // An explicit migration, then a pool that is in use is deleted.
     world
@@ -381,12 +386,8 @@ async fn c28_a_newer_pool_that_overlaps_says_conflict() {
         .await;
     asking(&world, "web", "TCP", &[("onehop.dev/address-pool", "zz")]).await;
     told(&world, "web", "AllocationFailed").await;
-    assert!(
-        message(&world, "web")
-            .await
-            .contains("overlaps the older pool"),
-        "C-28, C-38"
-    );
+    // C-28, C-38
+    explains(&world, "web", "overlaps the older pool").await;
     controller.stop().await;
 }
 
