@@ -3,69 +3,22 @@
 //! Filled by `watch`, read by `snapshot`. No I/O. A change that leaves a view equal concerns nobody;
 //! nothing is decided before every cache has had its first full list (I1).
 
+mod views;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use onehop_core::crd::{AddressPool, AddressPoolStatus, Feature, LoadBalancer, NodeTargets};
+use onehop_core::crd::{AddressPool, Feature, LoadBalancer, NodeTargets};
 use onehop_core::endpoint::{Endpoints, Slice};
 use onehop_core::id::{InstallId, NodeName, PodUid, ServiceKey, ServiceUid};
 use onehop_core::node::NodeView;
-use onehop_core::service::ServiceSpec;
-use onehop_core::time::Time;
 use onehop_runtime::watch::{Cache, Change, ObjectKey, Seen};
 
-/// A Service as the rules see it, and its conditions (other writers' are kept).
-#[derive(Clone, Debug, PartialEq)]
-pub struct KnownService {
-    /// The typed view.
-    pub spec: Arc<ServiceSpec>,
-    /// `status.conditions`.
-    pub conditions: Vec<Condition>,
-}
-
-/// A pool and how it was last said to stand.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KnownPool {
-    /// The object without its status.
-    pub object: AddressPool,
-    /// Its status.
-    pub status: Option<AddressPoolStatus>,
-}
-
-/// What matters of a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownPod {
-    /// Its UID.
-    pub uid: PodUid,
-    /// Its addresses; none on the host network, where the address is no identity of the pod.
-    pub addresses: Vec<IpAddr>,
-    /// Whether it lives.
-    pub life: PodLife,
-}
-
-/// Whether a pod lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PodLife {
-    /// It does.
-    Running,
-    /// Its deletion was asked for at this time.
-    Terminating(Time),
-    /// Its containers have ended (phase Succeeded or Failed).
-    Ended,
-}
-
-/// What was said to a node, and what its agent says.
-#[derive(Clone, Debug, PartialEq)]
-struct KnownTargets {
-    object: NodeTargets,
-    /// Generation in which each address came, as far as was seen.
-    since: BTreeMap<(InstallId, ServiceUid, IpAddr), i64>,
-}
+pub use views::{KnownPod, KnownPool, KnownService, PodLife};
+use views::{KnownTargets, known_pod, known_pool, known_service, known_slice};
 
 /// Everything known of the cluster.
 #[derive(Debug, Default)]
@@ -436,22 +389,6 @@ impl Index {
     }
 }
 
-impl KnownTargets {
-    fn after(old: Option<&Self>, mut object: NodeTargets) -> Self {
-        object.metadata.managed_fields = None;
-        let generation = object.metadata.generation.unwrap_or(0);
-        let mut since = BTreeMap::new();
-        for (install, entry) in &object.spec.installs {
-            for vip in &entry.vips {
-                let key = (install.clone(), vip.service.uid.clone(), vip.address);
-                let known = old.and_then(|old| old.since.get(&key)).copied();
-                since.insert(key, known.unwrap_or(generation));
-            }
-        }
-        Self { object, since }
-    }
-}
-
 fn remove_from<K: std::hash::Hash + Eq, V: Ord>(
     map: &mut HashMap<K, BTreeSet<V>>,
     key: &K,
@@ -478,79 +415,4 @@ fn service_key(key: &ObjectKey) -> ServiceKey {
 
 fn touched<V>(changes: Vec<Change<V>>) -> Touched {
     Touched::Services(changes.into_iter().map(|c| service_key(&c.key)).collect())
-}
-
-fn known_service(service: &Service) -> Option<KnownService> {
-    let status = service.status.as_ref();
-    let conditions = status
-        .and_then(|s| s.conditions.clone())
-        .unwrap_or_default();
-    match ServiceSpec::read(service) {
-        Ok((spec, problems)) => {
-            for problem in problems {
-                tracing::warn!(%problem, "a field of a Service was left out");
-            }
-            Some(KnownService {
-                spec: Arc::new(spec),
-                conditions,
-            })
-        }
-        Err(problem) => {
-            tracing::warn!(%problem, "a Service was left out");
-            None
-        }
-    }
-}
-
-fn known_pool(pool: &AddressPool) -> KnownPool {
-    let mut object = pool.clone();
-    let status = object.status.take();
-    object.metadata.resource_version = None;
-    object.metadata.managed_fields = None;
-    KnownPool { object, status }
-}
-
-fn known_slice(slice: &EndpointSlice) -> Option<Slice> {
-    let (slice, problems) = Slice::read(slice)
-        .inspect_err(|problem| tracing::debug!(%problem, "an EndpointSlice was left out"))
-        .ok()?;
-    for problem in problems {
-        tracing::warn!(%problem, "a part of an EndpointSlice was left out");
-    }
-    Some(slice)
-}
-
-fn known_pod(pod: &Pod) -> Option<KnownPod> {
-    let uid = pod.metadata.uid.as_deref()?.into();
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|s| s.phase.as_deref());
-    let ended = matches!(phase, Some("Succeeded" | "Failed"));
-    let host = pod
-        .spec
-        .as_ref()
-        .and_then(|s| s.host_network)
-        .unwrap_or(false);
-    let listed = status
-        .and_then(|s| s.pod_ips.as_deref())
-        .unwrap_or_default();
-    let addresses = listed
-        .iter()
-        .filter(|_| !host)
-        .filter_map(|ip| ip.ip.parse().ok())
-        .collect();
-    let life = match &pod.metadata.deletion_timestamp {
-        _ if ended => PodLife::Ended,
-        Some(deadline) => {
-            // The stamp is when the grace period ends; deletion was asked for that much earlier.
-            let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
-            let grace = Duration::from_secs(grace.try_into().unwrap_or(0));
-            PodLife::Terminating(Time::from(deadline) - grace)
-        }
-        None => PodLife::Running,
-    };
-    Some(KnownPod {
-        uid,
-        addresses,
-        life,
-    })
 }
