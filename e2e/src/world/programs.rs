@@ -1,21 +1,35 @@
-//! Which programs a world starts: exactly those of this build, never whatever lies in the target folder.
+//! Which programs a world starts: exactly those of this build, never whatever lies in the target folder, and those of
+//! the real control plane that the launcher built or was given.
 
 use anyhow::{Context, Result, bail};
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// Name of the variable that `e2e/run` sets to the list of what it built, a `name=path` per line.
-const LIST: &str = "ONEHOP_BINARIES";
+/// Names of the variables that `e2e/run` sets to lists of programs, a `name=path` per line: what it built of this
+/// workspace, and the real control plane (see `e2e/controlplane/build`).
+const OURS: &str = "ONEHOP_BINARIES";
+const CONTROL_PLANE: &str = "ONEHOP_CONTROL_PLANE";
 
-/// The programs of this build by name.
+/// Programs by name.
 #[derive(Clone, Debug)]
 pub struct Programs(BTreeMap<String, PathBuf>);
 
 impl Programs {
-    /// Reads the list that the launcher wrote.
+    /// The programs of this workspace.
     pub fn of_this_build() -> Result<Self> {
-        let Some(list) = std::env::var_os(LIST) else {
+        Self::listed_by(OURS)
+    }
+
+    /// The programs of the real control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler,
+    /// kube-proxy, kubectl.
+    pub fn of_the_control_plane() -> Result<Self> {
+        Self::listed_by(CONTROL_PLANE)
+    }
+
+    /// Reads a list that the launcher wrote.
+    fn listed_by(variable: &str) -> Result<Self> {
+        let Some(list) = std::env::var_os(variable) else {
             bail!(
-                "{LIST} is not set, so it is unknown which programs to run: start this through ./e2e/run"
+                "{variable} is not set, so it is unknown which programs to run: start this through ./e2e/run"
             );
         };
         let text =
@@ -30,9 +44,8 @@ impl Programs {
 
     /// The path of one program.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
-        self.0
-            .get(name)
-            .cloned()
-            .with_context(|| format!("the build made no program {name}: run ./e2e/run again"))
+        self.0.get(name).cloned().with_context(|| {
+            format!("the build made no program {name}: run it through ./e2e/run again")
+        })
     }
 }
