@@ -20,7 +20,7 @@ impl Programs {
     }
 
     /// The programs of the real control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler,
-    /// kube-proxy, kubectl.
+    /// kube-proxy, kubectl; and Helm.
     pub fn of_the_control_plane() -> Result<Self> {
         Self::listed_by(CONTROL_PLANE)
     }

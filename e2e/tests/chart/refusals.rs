@@ -1,0 +1,80 @@
+//! Values that must be refused, each with one sentence that names the value.
+
+use crate::sets::with;
+use anyhow::Result;
+use onehop_e2e::chart::Chart;
+use serde_json::{Value, json};
+
+fn refused(values: &Value, naming: &str) -> Result<()> {
+    let chart = Chart::of_this_build()?;
+    let said = chart.template(values).err().map(|error| error.to_string());
+    assert!(
+        said.as_ref().is_some_and(|said| said.contains(naming)),
+        "{values} should be refused naming {naming:?}, but: {said:?}"
+    );
+    Ok(())
+}
+
+/// C-51 and C-T03: what is needed is said at once.
+#[test]
+fn c51_ct03_required_values_are_named() -> Result<()> {
+    refused(
+        &json!({"local": {"endpoint": "http://x"}}),
+        "clusterName is required: give the name of this cluster",
+    )?;
+    refused(
+        &json!({"clusterName": "demo"}),
+        "local.endpoint is required with provider local",
+    )?;
+    refused(
+        &with(json!({"agent": {"mode": "replace"}})),
+        "agent.apiServer.host is required with agent.mode replace",
+    )?;
+    refused(
+        &with(json!({"serviceAccount": {"create": false}})),
+        "serviceAccount.name is required",
+    )?;
+    refused(
+        &with(json!({"agent": {"serviceAccount": {"create": false}}})),
+        "agent.serviceAccount.name is required",
+    )
+}
+
+/// C-60 and C-T04: wrong types and misspelt keys.
+#[test]
+fn c60_ct04_the_schema_refuses_typos() -> Result<()> {
+    let wrong = [
+        (json!({"replicaCount": "two"}), "replicaCount"),
+        (json!({"replicaCuont": 2}), "replicaCuont"),
+        (json!({"agent": {"mdoe": "replace"}}), "mdoe"),
+        (json!({"agent": {"mode": "instead"}}), "/agent/mode"),
+        (json!({"provider": "gcp"}), "provider"),
+        (
+            json!({"local": {"endpoint": "10.0.0.1:9000"}}),
+            "/local/endpoint",
+        ),
+        (json!({"image": {"repositroy": "x"}}), "repositroy"),
+        (
+            json!({"leaderElection": {"leaseDuration": "15"}}),
+            "/leaderElection/leaseDuration",
+        ),
+        (
+            json!({"loadBalancerClass": ["a,b"]}),
+            "/loadBalancerClass/0",
+        ),
+        (
+            json!({"agent": {"clusterCIDR": ["10.244.0.0"]}}),
+            "/agent/clusterCIDR/0",
+        ),
+        (
+            json!({"agent": {"masqueradeBit": 32}}),
+            "/agent/masqueradeBit",
+        ),
+        (json!({"metricsPort": 70000}), "/metricsPort"),
+        (json!({"podLabels": {"a": 1}}), "/podLabels/a"),
+    ];
+    for (values, naming) in wrong {
+        refused(&with(values), naming)?;
+    }
+    Ok(())
+}
