@@ -17,6 +17,7 @@ use onehop_core::id::{InstallId, NodeName, PodUid, ServiceKey, ServiceUid};
 use onehop_core::node::NodeView;
 use onehop_runtime::watch::{Cache, Change, ObjectKey, Seen};
 
+use crate::plan::Machine;
 pub use views::{KnownPod, KnownPool, KnownService, PodLife};
 use views::{KnownTargets, known_pod, known_pool, known_service, known_slice};
 
@@ -26,6 +27,8 @@ pub struct Index {
     services: Cache<KnownService>,
     slices: Cache<Slice>,
     nodes: Cache<NodeView>,
+    /// The machine behind each node address; made anew when it is asked for after a change.
+    machines: Option<Arc<BTreeMap<IpAddr, Machine>>>,
     pods: Cache<KnownPod>,
     pools: Cache<KnownPool>,
     namespaces: Cache<BTreeMap<String, String>>,
@@ -94,6 +97,7 @@ impl Index {
         if changes.is_empty() {
             Touched::Services(Vec::new())
         } else {
+            self.machines = None;
             Touched::All
         }
     }
@@ -348,6 +352,24 @@ impl Index {
     /// The nodes, ordered by name.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeView> {
         self.nodes.all().values()
+    }
+
+    /// The machine behind each node's first address.
+    pub fn machines(&mut self) -> Arc<BTreeMap<IpAddr, Machine>> {
+        let nodes = self.nodes.all().values();
+        let machine = |node: &NodeView| {
+            let machine = Machine {
+                node: node.name.clone(),
+                provider_id: node.provider_id.clone(),
+                zone: node.zone.clone(),
+                labels: node.labels.clone(),
+            };
+            Some((*node.addresses.first()?, machine))
+        };
+        let made = self
+            .machines
+            .get_or_insert_with(|| Arc::new(nodes.filter_map(machine).collect()));
+        Arc::clone(made)
     }
 
     /// A pod by UID.

@@ -11,12 +11,12 @@ use onehop_core::crd::{
     ACCEPTED, Address, CloudResource, DEGRADED, INSTALL_LABEL, LastError, LoadBalancer,
     LoadBalancerSpec, LoadBalancerStatus, PROGRAMMED, PortCounts, TARGETS_FINALIZER, TARGETS_READY,
 };
-use onehop_core::id::{InstallId, IpFamily};
+use onehop_core::id::{InstallId, IpFamily, Protocol};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 use serde_json::{Value, json};
 
-use crate::plan::{Notice, Outcome, Programmed, Refusal};
+use crate::plan::{HostName, Notice, Outcome, Programmed, Refusal};
 
 /// Our condition on Services (C-102).
 pub const SERVICE_CONDITION: &str = "onehop.dev/LoadBalancerReady";
@@ -115,6 +115,11 @@ impl Facts<'_> {
         }
     }
 
+    fn all_notices(&self) -> impl Iterator<Item = &Notice> {
+        let seen = self.outcome.iter().flat_map(|o| &o.notices);
+        self.notices.iter().chain(seen)
+    }
+
     fn degraded(&self) -> Verdict {
         match (&self.error, self.outcome.and_then(|o| o.mass_removal)) {
             (Some(error), _) => Verdict::new(true, "SyncFailed", &error.message),
@@ -123,7 +128,7 @@ impl Facts<'_> {
                 "MassRemovalCheck",
                 "many targets would leave for no known reason: waiting for a fresh list",
             ),
-            (None, None) => match self.notices.iter().find(|notice| notice.degrades) {
+            (None, None) => match self.all_notices().find(|notice| notice.degrades) {
                 Some(notice) => Verdict::new(true, notice.reason, &notice.message),
                 None => Verdict::new(false, "AsWanted", ""),
             },
@@ -164,7 +169,7 @@ impl Facts<'_> {
         let conditions = old.map_or(&[][..], |status| &status.conditions);
         let outcome = self.outcome;
         let mut status = LoadBalancerStatus {
-            addresses: outcome.map(|o| addresses(&o.addresses)).unwrap_or_default(),
+            addresses: outcome.map(addresses).unwrap_or_default(),
             resources: outcome.map(resources).unwrap_or_default(),
             owned_keys: Vec::new(),
             ports: outcome.map(counts).unwrap_or_default(),
@@ -176,6 +181,15 @@ impl Facts<'_> {
             status.summary = status.summarize(spec);
         }
         status
+    }
+
+    /// The name to publish on the Service: as soon as there is one, and what is published stays while the
+    /// cloud was not looked at (AWS-801).
+    pub fn host(&self) -> Option<HostName> {
+        match self.outcome {
+            Some(outcome) => outcome.host.clone(),
+            None => published_host(self.service),
+        }
     }
 
     /// The addresses to publish on the Service: none before they are usable, and those that are
@@ -198,14 +212,20 @@ impl Facts<'_> {
     }
 }
 
-fn addresses(addresses: &[IpAddr]) -> Vec<Address> {
+fn addresses(outcome: &Outcome) -> Vec<Address> {
+    let host = outcome.host.iter().map(|host| Address {
+        ip: None,
+        hostname: Some(host.name.clone()),
+        family: IpFamily::V4,
+        zone: None,
+    });
     let address = |ip: &IpAddr| Address {
         ip: Some(*ip),
         hostname: None,
         family: IpFamily::of(*ip),
         zone: None,
     };
-    addresses.iter().map(address).collect()
+    outcome.addresses.iter().map(address).chain(host).collect()
 }
 
 fn resources(outcome: &Outcome) -> Vec<CloudResource> {
@@ -322,17 +342,19 @@ pub fn service_status(
     service: &ServiceSpec,
     conditions: &[Condition],
     ingress: &[IpAddr],
+    host: Option<&HostName>,
     condition: Option<Condition>,
 ) -> Option<Value> {
     let published: Vec<IpAddr> = service.ingress.iter().filter_map(|i| i.address).collect();
     let ours = conditions.iter().find(|c| c.type_ == SERVICE_CONDITION);
-    if published == ingress && ours == condition.as_ref() {
+    let same = published == ingress && published_host(service).as_ref() == host;
+    if same && ours == condition.as_ref() {
         return None;
     }
-    let entries: Vec<_> = ingress
+    let addresses = ingress
         .iter()
-        .map(|ip| json!({ "ip": ip, "ipMode": "VIP" }))
-        .collect();
+        .map(|ip| json!({ "ip": ip, "ipMode": "VIP" }));
+    let entries: Vec<_> = addresses.chain(host.map(host_entry)).collect();
     Some(json!({
         "apiVersion": "v1",
         "kind": "Service",
@@ -346,6 +368,24 @@ pub fn service_status(
             "conditions": condition.into_iter().collect::<Vec<_>>(),
         },
     }))
+}
+
+/// The entry of a host name (AWS-800): without `ip` and `ipMode`.
+fn host_entry(host: &HostName) -> Value {
+    let port =
+        |(port, protocol): &(u16, Protocol)| json!({ "port": port, "protocol": protocol.as_str() });
+    let ports: Vec<_> = host.ports.iter().map(port).collect();
+    json!({ "hostname": host.name, "ports": ports })
+}
+
+/// What is published of a host name; ports as a set, so that their order is no difference (AWS-802).
+fn published_host(service: &ServiceSpec) -> Option<HostName> {
+    service.ingress.iter().find_map(|entry| {
+        Some(HostName {
+            name: entry.hostname.clone()?,
+            ports: entry.ports.clone(),
+        })
+    })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Built once where the watch delivers the object; equality of views tells whether a change of the
 //! Node (a heartbeat, say) concerns us at all (S-42).
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Node;
@@ -30,6 +31,8 @@ pub struct NodeView {
     pub pod_cidrs: Vec<Cidr>,
     /// The cloud's identifier of the machine (`spec.providerID`), empty if not set.
     pub provider_id: String,
+    /// All labels.
+    pub labels: BTreeMap<String, String>,
     /// Whether the condition `Ready` is `True`.
     pub ready: bool,
     /// Whether it carries [`EXCLUDE_LABEL`].
@@ -69,6 +72,7 @@ impl NodeView {
             addresses: addresses(node),
             pod_cidrs: spec.map(pod_cidrs).unwrap_or_default(),
             provider_id: spec.and_then(|s| s.provider_id.clone()).unwrap_or_default(),
+            labels: labels.cloned().unwrap_or_default(),
             ready: is_ready(node),
             excluded: labels.is_some_and(|l| l.contains_key(EXCLUDE_LABEL)),
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or(false),

@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use onehop_core::crd::{LoadBalancerSpec, TargetMode};
-use onehop_core::id::{PortKey, ServiceKey, ServiceUid};
+use onehop_core::id::{NodeName, PortKey, ServiceKey, ServiceUid, Zone};
 
 use super::membership::{Guard, Member, Owner, State, TargetKey, View};
 
@@ -25,8 +26,23 @@ pub struct Intent {
     pub members: BTreeMap<PortKey, PortMembers>,
     /// What became of target addresses that the cloud still has and no endpoint list names.
     pub departed: BTreeMap<IpAddr, (Owner, State)>,
+    /// The machine behind each node address, for clouds that register machines.
+    pub machines: Arc<BTreeMap<IpAddr, Machine>>,
     /// How far the endpoint list can be trusted.
     pub view: View,
+}
+
+/// A node as its cloud knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Name of the node.
+    pub node: NodeName,
+    /// `spec.providerID`, empty if not set.
+    pub provider_id: String,
+    /// Its zone, if it says so.
+    pub zone: Option<Zone>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// The targets of one port.

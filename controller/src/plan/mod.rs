@@ -10,12 +10,12 @@ pub mod membership;
 mod order;
 mod provider;
 
-pub use intent::{Intent, Members, PortMembers};
+pub use intent::{Intent, Machine, Members, PortMembers};
 pub use listed::Listed;
 pub use order::arrange;
 pub use provider::{
-    Depth, Effect, Existing, Found, Look, Market, Notice, Outcome, Placed, PortCount, Programmed,
-    Provider, Refusal, Resolution,
+    Depth, Effect, Existing, Found, Giver, HostName, Look, Market, Notice, Outcome, Placed,
+    PortCount, Programmed, Provider, Refusal, Resolution,
 };
 
 use std::fmt;

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::IpAddr;
 
 use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
-use onehop_core::id::{PortKey, ServiceKey, ServiceUid};
+use onehop_core::id::{PortKey, Protocol, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -80,9 +80,21 @@ pub struct Market {
     pub namespace_labels: BTreeMap<String, String>,
 }
 
+/// Who gives a load balancer its addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Giver {
+    /// We do, from pools: without one nothing is made.
+    #[default]
+    Pools,
+    /// The cloud does, once it has made the load balancer.
+    Cloud,
+}
+
 /// What became of a Service's wish for addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Placed {
+    /// Who gives them.
+    pub giver: Giver,
     /// What it has: with a refusal, what it had before.
     pub addresses: Vec<IpAddr>,
     /// Why it was not given what it asks for.
@@ -152,6 +164,15 @@ pub enum Programmed {
     Failed(String),
 }
 
+/// A load balancer's name in DNS, where the cloud gives one instead of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName {
+    /// The name.
+    pub name: String,
+    /// The ports that it serves.
+    pub ports: BTreeSet<(u16, Protocol)>,
+}
+
 /// What status and events say about a Service, read off the last observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -159,6 +180,10 @@ pub struct Outcome {
     pub programmed: Programmed,
     /// The addresses.
     pub addresses: Vec<IpAddr>,
+    /// The name to publish, for clouds that give one: as soon as it is there (AWS-801).
+    pub host: Option<HostName>,
+    /// What the cloud makes worth saying.
+    pub notices: Vec<Notice>,
     /// Cloud ids: kind, id, generation.
     pub resources: Vec<(&'static str, String, u32)>,
     /// Counts by port.

@@ -13,7 +13,7 @@ use super::cases::Wanted;
 use super::{Reconciler, lock};
 use crate::cloud::{AddressBook, Holder, Source};
 use crate::index::{Index, KnownService};
-use crate::plan::{Existing, Found, Intent, Market, Provider, Refusal};
+use crate::plan::{Existing, Found, Giver, Intent, Market, Provider, Refusal};
 use crate::snapshot::{self, Standing};
 
 pub(super) fn holder_of(service: &ServiceSpec) -> Holder {
@@ -33,6 +33,7 @@ impl<P: Provider> Reconciler<P> {
             service,
             spec: resolution.spec,
             addresses: Vec::new(),
+            giver: Giver::default(),
             refusals: resolution.refusals,
             notices: resolution.notices,
         };
@@ -51,6 +52,7 @@ impl<P: Provider> Reconciler<P> {
         };
         wanted.notices.extend(placed.notices);
         wanted.addresses = placed.addresses;
+        wanted.giver = placed.giver;
         if let Some(refusal) = placed.refusal {
             wanted.refusals.push(refusal);
             if !wanted.addresses.is_empty() {

@@ -10,7 +10,7 @@ use onehop_core::id::ServiceKey;
 use super::memory::Memory;
 use super::{Reconciler, lock};
 use crate::index::KnownService;
-use crate::plan::{Intent, Notice, Provider, Refusal};
+use crate::plan::{Giver, Intent, Notice, Provider, Refusal};
 use crate::snapshot::{self, Standing};
 use crate::writes::WriteError;
 
@@ -31,6 +31,7 @@ pub(super) struct Wanted {
     pub(super) service: KnownService,
     pub(super) spec: Option<LoadBalancerSpec>,
     pub(super) addresses: Vec<IpAddr>,
+    pub(super) giver: Giver,
     pub(super) refusals: Vec<Refusal>,
     pub(super) notices: Vec<Notice>,
 }
@@ -39,7 +40,8 @@ impl Wanted {
     /// Whether enough is known to plan for it. A Service that cannot be carried out is left exactly
     /// as it is in the cloud: never does a mistake in an object tear anything down (I10).
     pub(super) fn plannable(&self) -> Option<&LoadBalancerSpec> {
-        self.spec.as_ref().filter(|_| !self.addresses.is_empty())
+        let placed = self.giver == Giver::Cloud || !self.addresses.is_empty();
+        self.spec.as_ref().filter(|_| placed)
     }
 }
 
@@ -85,7 +87,8 @@ impl<P: Provider> Reconciler<P> {
                 }
                 Case::Leaving(service, _) => {
                     let spec = &service.spec;
-                    let body = crate::status::service_status(spec, &service.conditions, &[], None);
+                    let body =
+                        crate::status::service_status(spec, &service.conditions, &[], None, None);
                     if let Some(body) = body {
                         self.writer.service_status(&spec.key, &body).await?;
                     }
@@ -135,6 +138,7 @@ impl<P: Provider> Reconciler<P> {
                 addresses: wanted.addresses.clone(),
                 members: snapshot::members(&index, service),
                 departed: snapshot::departed(&index, service, &of.remembered, &departed),
+                machines: index.machines(),
                 view: memory.view,
             });
         }

@@ -96,12 +96,16 @@ impl<P: Provider> Reconciler<P> {
         let condition = facts.service_condition(&service.conditions, now);
         let (ingress, look) = self.publishable(&service.spec, intent, facts.ingress(), of);
         let conditions = &service.conditions;
-        let body = status::service_status(&service.spec, conditions, &ingress, Some(condition));
+        let host = facts.host();
+        let spec = &service.spec;
+        let body =
+            status::service_status(spec, conditions, &ingress, host.as_ref(), Some(condition));
         if let Some(body) = body {
             let written = self.writer.service_status(key, &body).await?;
             self.take_in(|index| index.wrote_service(&written));
-            if service.spec.ingress.is_empty() && !ingress.is_empty() {
-                let list: Vec<_> = ingress.iter().map(ToString::to_string).collect();
+            let mut list: Vec<_> = ingress.iter().map(ToString::to_string).collect();
+            list.extend(host.map(|host| host.name));
+            if service.spec.ingress.is_empty() && !list.is_empty() {
                 let message = format!("Ensured load balancer: {}", list.join(", "));
                 self.tell(
                     &service.spec,
@@ -181,7 +185,7 @@ impl<P: Provider> Reconciler<P> {
         of: &mut OfService,
     ) {
         let service = &wanted.service.spec;
-        for (reason, (severity, message)) in by_reason(wanted) {
+        for (reason, (severity, message)) in by_reason(wanted, outcome) {
             if of.said.is_news(reason, &message) {
                 self.tell(service, severity, reason, &message);
             }
@@ -218,10 +222,14 @@ impl<P: Provider> Reconciler<P> {
 
 /// What is refused and what is worth saying, as one message for each reason: what is new is told by the
 /// last message of its reason.
-fn by_reason(wanted: &Wanted) -> BTreeMap<&'static str, (Severity, String)> {
+fn by_reason(
+    wanted: &Wanted,
+    outcome: Option<&Outcome>,
+) -> BTreeMap<&'static str, (Severity, String)> {
     let refusals = wanted.refusals.iter();
     let refusals = refusals.map(|r| (r.reason, Severity::Warning, &r.message));
-    let notices = wanted.notices.iter().map(|n| {
+    let seen = outcome.into_iter().flat_map(|o| &o.notices);
+    let notices = wanted.notices.iter().chain(seen).map(|n| {
         let severity = if n.degrades {
             Severity::Warning
         } else {

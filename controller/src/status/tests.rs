@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use onehop_core::crd::{LoadBalancerPort, TargetMode};
 use onehop_core::id::{PortKey, Protocol};
 use onehop_core::service::{Ingress, IpMode};
@@ -14,6 +16,7 @@ fn address() -> IpAddr {
 
 fn service(published: &[IpAddr]) -> ServiceSpec {
     let ingress = |address: &IpAddr| Ingress {
+        ports: BTreeSet::new(),
         address: Some(*address),
         hostname: None,
         mode: IpMode::Vip,
@@ -32,6 +35,8 @@ fn outcome(programmed: Programmed, healthy: u32) -> Outcome {
         ..PortCount::default()
     };
     Outcome {
+        host: None,
+        notices: Vec::new(),
         programmed,
         addresses: vec![address()],
         resources: vec![("loadBalancer", "lb-1".to_owned(), 1)],
@@ -120,7 +125,7 @@ fn i4_a_service_status_that_says_so_already_is_not_written() {
     let usable = outcome(Programmed::Yes, 2);
     let facts = facts(&service, &spec, Some(&usable));
     let condition = facts.service_condition(&[], NOW);
-    let body = service_status(&service, &[], &[address()], Some(condition.clone()));
+    let body = service_status(&service, &[], &[address()], None, Some(condition.clone()));
     let body = body.unwrap();
     assert_eq!(
         body["status"]["loadBalancer"]["ingress"][0]["ipMode"], "VIP",
@@ -132,9 +137,9 @@ fn i4_a_service_status_that_says_so_already_is_not_written() {
     );
     let written = [condition];
     let again = facts.service_condition(&written, LATER);
-    let body = service_status(&service, &written, &[address()], Some(again));
+    let body = service_status(&service, &written, &[address()], None, Some(again));
     assert_eq!(body, None, "I4");
-    let taken_back = service_status(&service, &written, &[], None).unwrap();
+    let taken_back = service_status(&service, &written, &[], None, None).unwrap();
     assert_eq!(
         taken_back["status"]["loadBalancer"]["ingress"],
         serde_json::json!([]),
@@ -165,4 +170,46 @@ fn c08_a_refusal_is_in_the_condition_with_what_is_kept() {
         "C-08"
     );
     assert_eq!(facts.ingress(), [address()], "C-08");
+}
+
+#[test]
+fn aws800_aws802_a_host_name_is_published_with_its_ports_whatever_their_order() {
+    let host = |ports: &[(u16, Protocol)]| HostName {
+        name: "web.elb.example.com".to_owned(),
+        ports: ports.iter().copied().collect(),
+    };
+    let two = host(&[(443, Protocol::Tcp), (80, Protocol::Tcp)]);
+    let mut service = service(&[]);
+    let body = service_status(&service, &[], &[], Some(&two), None).unwrap();
+    let entry = json!({
+        "hostname": "web.elb.example.com",
+        "ports": [{ "port": 80, "protocol": "TCP" }, { "port": 443, "protocol": "TCP" }],
+    });
+    assert_eq!(
+        body["status"]["loadBalancer"]["ingress"],
+        json!([entry]),
+        "AWS-800: no ip, no ipMode"
+    );
+    service.ingress.push(Ingress {
+        address: None,
+        hostname: Some(two.name.clone()),
+        mode: IpMode::Vip,
+        ports: two.ports.clone(),
+    });
+    assert_eq!(
+        service_status(&service, &[], &[], Some(&two), None),
+        None,
+        "AA-52: no patch"
+    );
+    let other = host(&[(443, Protocol::Udp), (80, Protocol::Tcp)]);
+    assert!(
+        service_status(&service, &[], &[], Some(&other), None).is_some(),
+        "AWS-802: the protocol counts"
+    );
+    let cleared = service_status(&service, &[], &[], None, None).unwrap();
+    assert_eq!(
+        cleared["status"]["loadBalancer"]["ingress"],
+        json!([]),
+        "AWS-803"
+    );
 }

@@ -6,14 +6,14 @@
 
 mod read;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 
 use self::read::{Reader, affinity};
-use crate::id::{Cidr, IpFamily, PortKey, ServiceKey, ServiceUid};
+use crate::id::{Cidr, IpFamily, PortKey, Protocol, ServiceKey, ServiceUid};
 use crate::time::Time;
 
 /// Label that says which service proxy is meant (S-02).
@@ -133,6 +133,8 @@ pub struct Ingress {
     pub hostname: Option<String>,
     /// How traffic to the address arrives.
     pub mode: IpMode,
+    /// The ports that it says it serves.
+    pub ports: BTreeSet<(u16, Protocol)>,
 }
 
 /// `ipMode` of an ingress address.

@@ -1,5 +1,6 @@
 //! Reading the fields of a Service: what cannot be read is left out and noted.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
@@ -179,10 +180,19 @@ impl Reader<'_> {
                     Some("Proxy") => IpMode::Proxy,
                     _ => IpMode::Vip,
                 },
+                ports: ingress_ports(entry),
             });
         }
         read
     }
+}
+
+/// The ports of an ingress entry that can be read.
+fn ingress_ports(entry: &api::LoadBalancerIngress) -> BTreeSet<(u16, Protocol)> {
+    let ports = entry.ports.iter().flatten();
+    ports
+        .filter_map(|p| Some((u16::try_from(p.port).ok()?, p.protocol.parse().ok()?)))
+        .collect()
 }
 
 /// How long session affinity lasts, if it is asked for.

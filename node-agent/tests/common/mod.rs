@@ -104,6 +104,7 @@ pub fn local_lb(name: &str, last: u8) -> ServiceSpec {
 
 pub fn vip(text: &str) -> Ingress {
     Ingress {
+        ports: std::collections::BTreeSet::new(),
         address: Some(addr(text)),
         hostname: None,
         mode: IpMode::Vip,

@@ -32,6 +32,8 @@ pub(super) fn outcome(intent: &Intent, seen: &Observed, now: Time) -> Outcome {
         ports.insert(port.key(), count);
     }
     Outcome {
+        host: None,
+        notices: Vec::new(),
         programmed: programmed(intent, seen),
         addresses: balancer
             .map(|b| b.spec.addresses.clone())

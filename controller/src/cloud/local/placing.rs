@@ -6,7 +6,7 @@ use onehop_core::service::ServiceSpec;
 
 use super::address::{self, AddressBook, Ask, Customer, Denied, Holder, Pools, Request, Terms};
 use super::resolve::{OPTION_ADDRESSES, OPTION_POOL, OPTION_SHARING};
-use crate::plan::{Found, Market, Notice, Placed, Refusal};
+use crate::plan::{Found, Giver, Market, Notice, Placed, Refusal};
 
 /// Value of an option of the resolved spec.
 pub(super) fn option<'a>(spec: &'a LoadBalancerSpec, name: &str) -> Option<&'a str> {
@@ -53,6 +53,7 @@ pub(super) fn place(
         degrades: true,
     });
     Placed {
+        giver: Giver::Pools,
         notices: orphaned.collect(),
         addresses: placement.addresses,
         refusal: placement.refused.map(|denied| refusal(&denied)),

@@ -221,7 +221,8 @@ fn health(
     }
 }
 
-fn node_health_port(proxy: NodeProxy, service: &ServiceSpec) -> u16 {
+/// The port that tells the health of a node, by who is its proxy (crd.md section 8).
+pub(crate) fn node_health_port(proxy: NodeProxy, service: &ServiceSpec) -> u16 {
     match (proxy, service.proxy_name()) {
         (NodeProxy::Replace, _) | (_, Some(AGENT_PROXY_NAME)) => AGENT_HEALTH,
         _ => KUBE_PROXY_HEALTH,

@@ -108,6 +108,7 @@ fn intent(ports: Vec<LoadBalancerPort>, pods: &[(u8, State)]) -> Intent {
         addresses: vec![IpAddr::from([198, 51, 100, 1])],
         members: ports.iter().map(|p| (p.key(), members(list()))).collect(),
         departed: BTreeMap::new(),
+        machines: std::sync::Arc::default(),
         view: View::Watched,
         spec: LoadBalancerSpec {
             provider: ProviderKind::Local,
