@@ -181,13 +181,7 @@ impl Fabric {
         let ns = self.namespace(&format!("lb-{zone}-{index}"))?;
         let (address, gateway) = (host([10, 0, 9], 10 + index), host([10, 0, 9], 1));
         let port = format!("lb{index}");
-        ns.sysctl(&[
-            ("net/ipv4/ip_forward", "1"),
-            ("net/ipv4/conf/all/rp_filter", "0"),
-            ("net/ipv4/conf/default/rp_filter", "0"),
-            ("net/ipv4/conf/all/send_redirects", "0"),
-            ("net/ipv4/conf/default/send_redirects", "0"),
-        ])?;
+        ns.forward()?;
         let link = Port {
             name: &port,
             peer: (&ns, "eth0"),
@@ -200,6 +194,9 @@ impl Fabric {
         self.router.ports_send(&[&port])?;
         Batch::default()
             .line(format!("route add blackhole {}", Self::LB_CIDR))
+            .run(&ns)?;
+        Batch::v6()
+            .line(format!("route add blackhole {}", Self::LB_CIDR6))
             .run(&ns)?;
         Ok(LbNet {
             ns,
