@@ -262,8 +262,11 @@ struct Header {
 /// The IP header at the start of a packet; an IPv6 one without extensions, which nobody here sends.
 fn header(ip: &[u8]) -> Option<Header> {
     if ip.first()? >> 4 == 6 {
-        let address =
-            |at: usize| Some(Ipv6Addr::from(<[u8; 16]>::try_from(ip.get(at..at + 16)?).ok()?));
+        let address = |at: usize| {
+            Some(Ipv6Addr::from(
+                <[u8; 16]>::try_from(ip.get(at..at + 16)?).ok()?,
+            ))
+        };
         return Some(Header {
             source: address(8)?.into(),
             destination: address(24)?.into(),
@@ -271,7 +274,11 @@ fn header(ip: &[u8]) -> Option<Header> {
             length: 40,
         });
     }
-    let address = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?));
+    let address = |at: usize| {
+        Some(Ipv4Addr::from(
+            <[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?,
+        ))
+    };
     Some(Header {
         source: address(12)?.into(),
         destination: address(16)?.into(),

@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use ipnet::IpNet;
 use onehop_nft::expr::{CT_STATE_NEW, FIB_DADDR, FIB_LOCAL, FibResult};
 use onehop_nft::{
-    Batch, Chain, ChainType, CmpOp, CtDirection, Element, Expr, Family, Field, FieldType, Hook, Reg,
-    Rule, Set, Socket, Table, Value,
+    Batch, Chain, ChainType, CmpOp, CtDirection, Element, Expr, Family, Field, FieldType, Hook,
+    Reg, Rule, Set, Socket, Table, Value,
 };
 
 use crate::drops::{DropReason, GROUP};
@@ -236,9 +236,7 @@ fn add_checks(batch: &mut Batch, family: Family) {
     batch.add_rule(
         &of,
         "source-check",
-        &rule()
-            .in_set(&[Field::IifName, Field::Saddr], OWNED)
-            .ret(),
+        &rule().in_set(&[Field::IifName, Field::Saddr], OWNED).ret(),
     );
     batch.add_rule(
         &of,
@@ -361,9 +359,7 @@ fn add_way_back(batch: &mut Batch, family: Family) {
     batch.add_rule(
         &of,
         "way-back",
-        &rule()
-            .in_set(&[Field::IifName], LB_PORTS)
-            .goto("from-lb"),
+        &rule().in_set(&[Field::IifName], LB_PORTS).goto("from-lb"),
     );
     batch.add_rule(
         &of,

@@ -19,8 +19,7 @@ use crate::{Error, Result};
 const POD_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const POD_GATEWAY_MAC: &str = "ee:ee:ee:ee:ee:ee";
 /// The same in IPv6: the link-local address that follows from the link-layer one.
-const POD_GATEWAY6: Ipv6Addr =
-    Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
+const POD_GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
 
 /// A pod's namespace on a node. Give it back by [`NodeNet::remove_pod`]; its processes must have ended.
 #[derive(Debug)]
@@ -184,7 +183,10 @@ impl NodeNet {
         let Inner { plan, ns: node, .. } = &*self.inner;
         if plan.router.owner(address).as_deref() != Some(self.secondary_port().as_str()) {
             let port = self.secondary_port();
-            for (address, via) in both(address).into_iter().zip(both(self.secondary_address())) {
+            for (address, via) in both(address)
+                .into_iter()
+                .zip(both(self.secondary_address()))
+            {
                 plan.router.own(address, &port, Some(via))?;
             }
             self.tell(AddressEvent::Assigned {
