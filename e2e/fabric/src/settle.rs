@@ -10,7 +10,7 @@ use crate::{Result, io};
 /// How long the worker may take on a busy machine.
 const WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_micros(300);
-/// `RTF_LOCAL` of linux/ipv6_route.h.
+/// `RTF_LOCAL` of `linux/ipv6_route.h`.
 const LOCAL: u32 = 0x8000_0000;
 
 /// Waits until `ns` has taken in these addresses, each on its interface.

@@ -40,7 +40,7 @@ pub fn both(address: Ipv4Addr) -> [IpAddr; 2] {
 
 fn digits(number: u8) -> u16 {
     let number = u16::from(number);
-    (number / 100) << 8 | (number / 10 % 10) << 4 | number % 10
+    ((number / 100) << 8) | ((number / 10 % 10) << 4) | (number % 10)
 }
 
 #[cfg(test)]
