@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use common::{Sim, lb, target, tcp_group};
 use e2e_cloud::assertions::{
-    PodSpan, deregistered_first, reused_early, without_owner, writes_after, zero_healthy,
+    PodSpan, deregistered_first, groups_with, reused_early, without_owner, writes_after,
+    zero_healthy,
 };
-use e2e_cloud::engine::{Event, GroupId, Operation, Tags, TargetState};
+use e2e_cloud::engine::{Event, GroupId, ListenerKey, Operation, Protocol, Tags, TargetState};
 use onehop_core::time::Time;
 
 const NOTICE: Duration = Duration::from_millis(500);
@@ -126,4 +127,74 @@ fn fc103_writes_at_rest_and_objects_without_an_owner_are_found() {
     // FC-103 (7): foreign objects are none of our business.
     assert_eq!(lost(&sim, &["shop/two"]), Vec::<String>::new());
     assert_eq!(lost(&sim, &["shop/one"]), [id.to_string()]);
+}
+
+#[test]
+fn fc103_a_listener_is_judged_by_the_group_that_it_points_at() {
+    let mut sim = Sim::local();
+    let (lb, old) = sim.balanced_group(tcp_group("old"));
+    sim.up.extend([target(1), target(2)]);
+    let ready = sim.now;
+    sim.register(&old, &[target(1), target(2)]);
+    sim.run_secs(5);
+    let new = sim.engine.create_group(sim.now, "new", tcp_group("new"));
+    let new = new.unwrap().id;
+    let listener = ListenerKey {
+        port: 80,
+        protocol: Protocol::Tcp,
+    };
+    let groups = BTreeSet::from([old.clone(), new.clone()]);
+    // The third came when nothing pointed at the old group any more.
+    let pods = [pod(1, ready, None), pod(3, ready, None)];
+    // FC-103 (1): the good order. The old group may be emptied once nothing points at it.
+    sim.register(&new, &[target(1)]);
+    sim.run_secs(3);
+    sim.engine
+        .put_listener(sim.now, &lb, listener, &new)
+        .unwrap();
+    sim.deregister(&old, target(1));
+    sim.deregister(&old, target(2));
+    sim.run_secs(20);
+    assert_eq!(zero_healthy(&events(&sim), &groups, &pods, sim.now), []);
+    // And nothing is deregistered early: a group is given up as a whole.
+    let early = deregistered_first(&events(&sim), &groups, &pods, NOTICE, sim.now);
+    assert_eq!(early, []);
+    // The bad one: a switch to a group without a healthy target, although the other has some.
+    let from = sim.now;
+    sim.engine
+        .put_listener(sim.now, &lb, listener, &old)
+        .unwrap();
+    sim.run_secs(2);
+    let gaps = zero_healthy(&events(&sim), &groups, &pods, sim.now);
+    assert_eq!(gaps.len(), 1, "{gaps:?}");
+    assert_eq!((gaps[0].from, gaps[0].to), (from, sim.now));
+    assert_eq!(gaps[0].listener, format!("{lb}/80-tcp"));
+}
+
+#[test]
+fn fc103_groups_are_known_by_their_tags_when_they_are_gone() {
+    let mut sim = Sim::local();
+    let tags = |owner: &str| Tags::from([("owner".to_owned(), owner.to_owned())]);
+    let spec = |owner: &str| e2e_cloud::engine::GroupSpec {
+        tags: tags(owner),
+        ..tcp_group(owner)
+    };
+    let one = sim
+        .engine
+        .create_group(sim.now, "1", spec("one"))
+        .unwrap()
+        .id;
+    sim.engine.delete_group(sim.now, &one).unwrap();
+    let two = sim
+        .engine
+        .create_group(sim.now, "2", spec("two"))
+        .unwrap()
+        .id;
+    let ids = |owner: &str| {
+        let known = groups_with(&events(&sim), &tags(owner));
+        known.into_iter().map(|group| group.id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("one"), [one]);
+    assert_eq!(ids("two"), [two]);
+    assert_eq!(ids("three"), []);
 }

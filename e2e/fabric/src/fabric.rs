@@ -70,6 +70,8 @@ pub struct Fabric {
     nodes: AtomicU8,
     clients: AtomicU8,
     lb_nodes: AtomicU8,
+    // In the order of their first LB node: each has a subnet of its own.
+    lb_zones: Mutex<Vec<String>>,
 }
 
 impl Fabric {
@@ -106,6 +108,7 @@ impl Fabric {
             nodes: AtomicU8::new(0),
             clients: AtomicU8::new(0),
             lb_nodes: AtomicU8::new(0),
+            lb_zones: Mutex::default(),
         })
     }
 
@@ -175,13 +178,21 @@ impl Fabric {
         Ok(ClientNet { ns, address })
     }
 
-    /// Makes an LB node of `zone`. Packets to LB addresses that its datapath does not take are dropped silently.
+    /// Makes an LB node of `zone`, with an address of that zone's subnet (FC-61): 10.0.9.0/24 is the first
+    /// zone's, 10.0.10.0/24 the second's. Packets to LB addresses that its datapath does not take are dropped silently.
     pub fn add_lb_node(&self, zone: &str) -> Result<LbNet> {
         let index = count(&self.lb_nodes, "LB nodes")?;
         let ns = self.namespace(&format!("lb-{zone}-{index}"))?;
-        let (address, gateway) = (host([10, 0, 9], 10 + index), host([10, 0, 9], 1));
+        let subnet = self.lb_subnet(zone);
+        let (address, gateway) = (host(subnet, 10 + index), host(subnet, 1));
         let port = format!("lb{index}");
-        ns.forward()?;
+        ns.sysctl(&[
+            ("net/ipv4/ip_forward", "1"),
+            ("net/ipv4/conf/all/rp_filter", "0"),
+            ("net/ipv4/conf/default/rp_filter", "0"),
+            ("net/ipv4/conf/all/send_redirects", "0"),
+            ("net/ipv4/conf/default/send_redirects", "0"),
+        ])?;
         let link = Port {
             name: &port,
             peer: (&ns, "eth0"),
@@ -195,15 +206,23 @@ impl Fabric {
         Batch::default()
             .line(format!("route add blackhole {}", Self::LB_CIDR))
             .run(&ns)?;
-        Batch::v6()
-            .line(format!("route add blackhole {}", Self::LB_CIDR6))
-            .run(&ns)?;
         Ok(LbNet {
             ns,
             zone: zone.to_owned(),
             address,
             port,
         })
+    }
+
+    fn lb_subnet(&self, zone: &str) -> [u8; 3] {
+        let mut zones = lock(&self.lb_zones);
+        let known = zones.iter().position(|known| known == zone);
+        let at = known.unwrap_or_else(|| {
+            zones.push(zone.to_owned());
+            zones.len() - 1
+        });
+        // There are at most 200 LB nodes, and so zones.
+        [10, 0, 9 + u8::try_from(at).unwrap_or(u8::MAX - 9)]
     }
 
     /// Kills the world's processes and removes the names of its namespaces; what still holds a socket in one keeps

@@ -21,7 +21,7 @@ pub(super) fn step(what: &str) {
 
 /// What there is.
 pub(super) fn topology(world: &World) {
-    let (client, lb) = (world.client.address(), world.lb_node_address());
+    let (client, lb) = (world.client.address(), world.lb_node().address());
     println!("    client {client} -- router -- load balancer node {lb}");
     for kubelet in &world.kubelets {
         let node = kubelet.node();

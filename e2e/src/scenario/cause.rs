@@ -40,7 +40,7 @@ pub fn explain(world: &World, attempt: &Attempt, load_began: Time) -> Option<Fai
     };
     let chosen = failure
         .local
-        .and_then(|client| world.lb.chosen(protocol, client));
+        .and_then(|client| world.chosen(protocol, client));
     let pod_uid = chosen.and_then(|chosen| pod_behind(world, protocol, chosen));
     let sigterm = pod_uid
         .as_deref()

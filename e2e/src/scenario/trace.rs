@@ -29,7 +29,7 @@ pub async fn trace(world: &World, address: SocketAddr) -> Result<(Vec<Hop>, Vec<
         ..HopMatch::default()
     };
     let lb = HopCounters::start(
-        &world.lb_netns,
+        world.lb_node().netns(),
         &[(
             "in",
             Hook::In("eth0".into()),

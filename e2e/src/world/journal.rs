@@ -1,9 +1,11 @@
 //! What happened to pods, kept so that a lost connection can be joined with its cause (FC-83).
 
+use e2e_cloud::assertions::PodSpan;
 use e2e_kubelet::{EventHook, PodEvent, PodStep};
 use onehop_core::time::Time;
 use std::{
-    net::Ipv4Addr,
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -35,6 +37,35 @@ impl Journal {
     pub fn sigterm_of(&self, uid: &str) -> Option<Time> {
         let told = |e: &&PodEvent| e.pod.uid == uid && matches!(e.step, PodStep::Sigterm { .. });
         self.lock().iter().find(told).map(|e| e.at)
+    }
+
+    /// When which pod was ready, with its UID; a pod that turned unready and ready again has several spans.
+    pub fn ready_spans(&self) -> Vec<(String, PodSpan)> {
+        let mut addresses: BTreeMap<String, IpAddr> = BTreeMap::new();
+        let mut spans: Vec<(String, PodSpan)> = Vec::new();
+        for PodEvent { at, pod, step, .. } in self.lock().iter() {
+            match step {
+                PodStep::Created { address } => {
+                    addresses.insert(pod.uid.clone(), (*address).into());
+                }
+                PodStep::Ready => {
+                    let span = addresses.get(&pod.uid).map(|address| PodSpan {
+                        address: *address,
+                        ready: *at,
+                        until: None,
+                    });
+                    spans.extend(span.map(|span| (pod.uid.clone(), span)));
+                }
+                PodStep::Started { .. } | PodStep::Trouble { .. } => {}
+                _ => {
+                    let mut open = spans.iter_mut().rev();
+                    if let Some((_, span)) = open.find(|(uid, _)| *uid == pod.uid) {
+                        span.until.get_or_insert(*at);
+                    }
+                }
+            }
+        }
+        spans
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PodEvent>> {

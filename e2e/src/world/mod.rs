@@ -7,19 +7,23 @@ mod controller;
 mod first;
 mod folder;
 mod journal;
+mod lb_node;
 mod manifests;
 mod node_view;
 mod objects;
 mod programs;
 mod queries;
 mod report;
+mod rest;
 mod sockets;
 mod start;
 mod wait;
+mod witness;
 
 pub use controller::Controller;
 pub use first::first_answer;
 pub use journal::Journal;
+pub use lb_node::LbNode;
 pub use manifests::{OnTerm, POD_PORT, ServiceManifest, address_pool, deployment, pod};
 pub use node_view::HttpAnswer;
 pub use objects::Objects;
@@ -30,7 +34,7 @@ pub use wait::eventually;
 use crate::traffic::SocketSource;
 use anyhow::{Context, Result};
 use e2e_apiserver::Serving;
-use e2e_cloud::{Cloud, NetNode};
+use e2e_cloud::Cloud;
 use e2e_fabric::{ClientNet, Drop, Fabric, FabricConfig, Netns, WorldTag};
 use e2e_kubelet::Kubelet;
 use folder::{Folder, LastWords};
@@ -38,11 +42,11 @@ use kube::Client;
 use onehop_runtime::clock::Clock;
 use start::{ControlPlane, ControllerStart, LocalCloud};
 use std::{
-    net::Ipv4Addr,
     path::{Path, PathBuf},
     sync::Arc,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
+use witness::Witness;
 
 /// The agents' two ways to run (crd.md section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +81,8 @@ pub enum Replicas {
 pub struct WorldConfig {
     /// Names of the nodes.
     pub nodes: Vec<&'static str>,
+    /// Zones, each with a load balancer node. The nodes are spread over them, round and round.
+    pub zones: Vec<&'static str>,
     /// Seed of every random choice.
     pub seed: u64,
     /// How the agents run.
@@ -93,6 +99,7 @@ impl Default for WorldConfig {
     fn default() -> Self {
         Self {
             nodes: vec!["a", "b"],
+            zones: vec!["zone-a"],
             seed: 1,
             proxy: Proxy::Beside,
             replicas: Replicas::One,
@@ -112,11 +119,6 @@ pub struct World {
     pub objects: Objects,
     /// The fake cloud.
     pub cloud: Cloud,
-    /// The cloud's one LB node.
-    pub lb: NetNode,
-    /// The LB node's namespace.
-    pub lb_netns: Netns,
-    lb_node_address: Ipv4Addr,
     /// The kubelet stand-ins, in the order of the nodes.
     pub kubelets: Vec<Kubelet>,
     /// The client outside.
@@ -129,6 +131,7 @@ pub struct World {
     pub controller: Controller,
     /// The other replica, if there are two.
     pub second: Option<Controller>,
+    witness: Witness,
     plane: ControlPlane,
     local: LocalCloud,
     last_words: LastWords,
@@ -146,8 +149,9 @@ impl World {
         (config.progress)("network: router and management network");
         let plane = ControlPlane::start(&fabric, clock, config.seed).await?;
         (config.progress)("API server with our object types");
-        let local = LocalCloud::start(&fabric, clock, config.seed)?;
-        (config.progress)("local cloud with one load balancer node");
+        let witness = Witness::start(plane.client(), clock, config.seed);
+        let local = LocalCloud::start(&fabric, clock, &config)?;
+        (config.progress)("local cloud with its load balancer nodes");
         let journal = Arc::new(Journal::default());
         let kubelets = start::nodes(&fabric, &plane, &config, &folder, &journal).await?;
         (config.progress)("nodes, each with an agent");
@@ -174,15 +178,13 @@ impl World {
             seed: config.seed,
             objects: plane.objects.clone(),
             cloud: local.cloud.clone(),
-            lb: local.lb.clone(),
-            lb_netns: local.lb_net.netns().clone(),
-            lb_node_address: local.lb_net.address(),
             kubelets,
             sockets: sockets_of(client.netns(), client.address()),
             client,
             journal,
             controller,
             second,
+            witness,
             plane,
             local,
             last_words: LastWords { folder, sources },
@@ -237,7 +239,7 @@ impl World {
 
     /// As [`World::end`], for a scenario in which the fabric's source check drops packets by design.
     pub async fn end_with_drops(self, expected: impl Fn(&Drop) -> bool) -> Result<()> {
-        self.check(expected)?;
+        self.check(expected).await?;
         let Self {
             local,
             fabric,
@@ -265,14 +267,10 @@ fn namespaces(
     kubelets: &[Kubelet],
     client: &ClientNet,
 ) -> Vec<Netns> {
-    let fixed = [
-        fabric.router().netns(),
-        fabric.management(),
-        local.lb_net.netns(),
-        client.netns(),
-    ];
+    let fixed = [fabric.router().netns(), fabric.management(), client.netns()];
+    let lbs = local.lbs.iter().map(LbNode::netns);
     let nodes = kubelets.iter().map(|k| k.node().netns());
-    fixed.into_iter().chain(nodes).cloned().collect()
+    fixed.into_iter().chain(lbs).chain(nodes).cloned().collect()
 }
 
 /// Name of the agent's pod on a node.

@@ -36,7 +36,7 @@ impl World {
 
     /// Asks an HTTP port from the load balancer node, where clouds probe from.
     pub fn http_get(&self, to: SocketAddr, path: &str) -> Result<HttpAnswer> {
-        http_get(&self.lb_netns, to, path)
+        http_get(self.lb_node().netns(), to, path)
     }
 
     /// Asks an HTTP port from a node, loopback included.
@@ -57,12 +57,28 @@ impl World {
 }
 
 fn http_get(netns: &Netns, to: SocketAddr, path: &str) -> Result<HttpAnswer> {
+    http(netns, to, &format!("GET {path}"), &[], "")
+}
+
+/// One request, as `GET /path`, with headers and a body.
+pub(super) fn http(
+    netns: &Netns,
+    to: SocketAddr,
+    request: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Result<HttpAnswer> {
     let mut stream = netns.tcp_connect(to, Duration::from_secs(3))?;
     stream.set_read_timeout(Some(Duration::from_secs(3)))?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n"
-    )?;
+    let length = body.len().to_string();
+    let length = (!body.is_empty()).then_some(("Content-Length", length.as_str()));
+    let mut text =
+        format!("{request} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n").into_bytes();
+    for (name, value) in headers.iter().copied().chain(length) {
+        write!(text, "{name}: {value}\r\n")?;
+    }
+    write!(text, "\r\n{body}")?;
+    stream.write_all(&text)?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     parse_http(&text).with_context(|| format!("answer of {to}: {text:?}"))

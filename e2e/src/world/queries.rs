@@ -47,11 +47,6 @@ impl World {
         .await
     }
 
-    /// Address of the load balancer node itself.
-    pub fn lb_node_address(&self) -> Ipv4Addr {
-        self.lb_node_address
-    }
-
     /// Namespace and address of a pod of `default`.
     pub async fn pod_place(&self, name: &str) -> Result<(Netns, Ipv4Addr)> {
         let pod = self.objects.api::<Pod>().get(name).await?;

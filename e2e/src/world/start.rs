@@ -1,9 +1,10 @@
 //! The parts of a world, each started by one function, in the order in which they need each other.
 
 use super::{
-    Controller, Folder, Journal, Objects, Programs, Proxy, WorldConfig, address_pool, agent_name,
+    Controller, Folder, Journal, LbNode, Objects, Programs, Proxy, WorldConfig, address_pool,
+    agent_name,
 };
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use e2e_apiserver::{
     ApiServer, Config as ApiConfig, ControllerOptions, Controllers, Identity, Serving,
 };
@@ -12,7 +13,7 @@ use e2e_cloud::{
     engine::{Config as CloudConfig, Profile},
     scale::Scale,
 };
-use e2e_fabric::{Fabric, LbNet};
+use e2e_fabric::Fabric;
 use e2e_kubelet::{ImageTable, Kubelet, KubeletConfig};
 use kube::Client;
 use onehop_runtime::clock::Clock;
@@ -27,7 +28,8 @@ use tokio::task::JoinHandle;
 /// Where the API server listens.
 const API: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Fabric::MANAGEMENT), 6443);
 /// Where the fake cloud's REST API listens.
-const CLOUD: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Fabric::MANAGEMENT), 9000);
+pub(super) const CLOUD: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Fabric::MANAGEMENT), 9000);
 /// The pool of load balancer addresses that a world has unless it says otherwise.
 const POOL: &str = "198.51.100.10-198.51.100.99";
 /// Seconds that an old target group is kept after a switch. The local cloud switches at once, so little is enough.
@@ -53,7 +55,6 @@ impl ControlPlane {
     pub(super) async fn start(fabric: &Fabric, clock: Clock, seed: u64) -> Result<Self> {
         let config = ApiConfig {
             seed,
-            service_cidrs: vec![Fabric::SERVICE_CIDR.into(), Fabric::SERVICE_CIDR6.into()],
             ..ApiConfig::default()
         };
         let api = ApiServer::start(clock, config);
@@ -107,34 +108,37 @@ impl ControlPlane {
     }
 }
 
-/// The local cloud: its engine, its API and its one load balancer node.
+/// The local cloud: its engine, its API and a load balancer node in each zone.
 pub(super) struct LocalCloud {
     pub(super) cloud: Cloud,
-    pub(super) lb: NetNode,
-    pub(super) lb_net: LbNet,
+    pub(super) lbs: Vec<LbNode>,
     pub(super) server: JoinHandle<()>,
-    _driver: Driver,
+    pub(super) driver: Driver,
 }
 
 impl LocalCloud {
-    pub(super) fn start(fabric: &Fabric, clock: Clock, seed: u64) -> Result<Self> {
+    pub(super) fn start(fabric: &Fabric, clock: Clock, world: &WorldConfig) -> Result<Self> {
         let config = CloudConfig {
             profile: Profile::local(),
-            seed,
+            seed: world.seed,
             scale: Scale::new(clock.now(), 1),
-            ranges: vec![Fabric::LB_CIDR.into(), Fabric::LB_CIDR6.into()],
+            ranges: vec![Fabric::LB_CIDR.into()],
         };
         let cloud = Cloud::new(config, clock);
         let driver = Driver::start(cloud.clone());
-        let lb_net = fabric.add_lb_node("zone-a")?;
-        let (_, lb) = NetNode::attach(lb_net.clone(), fabric.router().clone(), &driver)?;
+        ensure!(!world.zones.is_empty(), "a world needs a zone");
+        let lb_node = |zone: &&str| {
+            let net = fabric.add_lb_node(zone)?;
+            let (_, packets) = NetNode::attach(net.clone(), fabric.router().clone(), &driver)?;
+            anyhow::Ok(LbNode { net, packets })
+        };
+        let lbs = world.zones.iter().map(lb_node).collect::<Result<_>>()?;
         let server = serve(fabric, cloud.clone())?;
         Ok(Self {
             cloud,
-            lb,
-            lb_net,
+            lbs,
             server,
-            _driver: driver,
+            driver,
         })
     }
 }
@@ -167,8 +171,10 @@ pub(super) async fn nodes(
         .with("onehop-node-agent", &agent, &[]);
     let kubeconfig = plane.kubeconfig(folder, "node-agent")?;
     let mut kubelets = Vec::new();
-    for (name, seed) in config.nodes.iter().zip(config.seed..) {
+    let zones = config.zones.iter().cycle();
+    for ((name, zone), seed) in config.nodes.iter().zip(zones).zip(config.seed..) {
         let kubelet = KubeletConfig {
+            zone: (*zone).to_owned(),
             log_folder: Some(folder.path().to_owned()),
             seed,
             ..KubeletConfig::new(images.clone(), clock, journal.hook())

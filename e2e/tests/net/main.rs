@@ -11,3 +11,4 @@ mod support;
 mod terminating;
 mod vip;
 mod ways_to_run;
+mod zones;

@@ -1,10 +1,7 @@
 //! Two controllers, and the leader goes in the middle of a graceful rollout in pod mode: killed, stopped for longer
 //! than its Lease lasts, or asked to end. Nothing is lost, and it writes nothing after its successor's first write.
 
-use crate::{
-    controller_killed::membership_changes,
-    support::{WITHIN, served_by},
-};
+use crate::support::{WITHIN, rollout_reached_the_cloud, served_by, targets_are_the_new_pods};
 use anyhow::{Context, Result};
 use e2e_cloud::engine::What;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -93,16 +90,7 @@ async fn leader_goes(how: Signal) -> Result<()> {
     }
     .during(async || {
         world.objects.restart("web").await?;
-        eventually(
-            &world.clock,
-            "the rollout reached the cloud",
-            WITHIN,
-            async || match membership_changes(&world).len() {
-                registered if registered > 4 => Ok(()),
-                registered => Err(format!("{registered} targets so far")),
-            },
-        )
-        .await?;
+        rollout_reached_the_cloud(&world).await?;
         let (old, identity) = leader(&world).await?;
         let pid = old.pid();
         old.signal(how)?;
@@ -122,21 +110,7 @@ async fn leader_goes(how: Signal) -> Result<()> {
     })
     .await?;
     assert_eq!(report.failed, 0, "{:#?}", report.failures);
-    let pods = world.pod_addresses("web").await?;
-    eventually(
-        &world.clock,
-        "the targets are the new pods",
-        WITHIN,
-        async || {
-            let targets = world.registered_addresses();
-            if targets == pods {
-                Ok(())
-            } else {
-                Err(format!("targets {targets:?}, pods {pods:?}"))
-            }
-        },
-    )
-    .await?;
+    targets_are_the_new_pods(&world).await?;
     let writers = cloud_writers(&world);
     assert_eq!(
         writers.len(),

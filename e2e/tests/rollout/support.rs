@@ -1,8 +1,11 @@
 //! A world that serves, for rollouts and kills.
 
 use anyhow::Result;
-use onehop_e2e::world::{OnTerm, ServiceManifest, World, WorldConfig, deployment, first_answer};
-use std::{net::SocketAddr, time::Duration};
+use e2e_cloud::engine::{TargetState, What};
+use onehop_e2e::world::{
+    OnTerm, ServiceManifest, World, WorldConfig, deployment, eventually, first_answer,
+};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 /// How long a rollout may take.
 pub(crate) const WITHIN: Duration = Duration::from_secs(90);
@@ -28,4 +31,57 @@ pub(crate) async fn served_by(
     world.objects.rolled_out("web", WITHIN).await?;
     first_answer(&world, address).await?;
     Ok((world, address))
+}
+
+/// How often each target was registered and deregistered.
+pub(crate) fn membership_changes(world: &World) -> BTreeMap<SocketAddr, (usize, usize)> {
+    let mut changes: BTreeMap<SocketAddr, (usize, usize)> = BTreeMap::new();
+    for event in world.cloud.events_after(0, usize::MAX) {
+        let What::TargetState {
+            target,
+            from,
+            state,
+            ..
+        } = &event.what
+        else {
+            continue;
+        };
+        let counts = changes.entry(*target).or_default();
+        match (from, state) {
+            (_, TargetState::Draining) => counts.1 += 1,
+            (TargetState::Unused | TargetState::Draining, TargetState::Initial) => counts.0 += 1,
+            _ => {}
+        }
+    }
+    changes
+}
+
+/// Waits for the middle of a rollout of the four pods: something is registered anew, and the rollout is not over.
+pub(crate) async fn rollout_reached_the_cloud(world: &World) -> Result<()> {
+    let what = "the rollout reached the cloud";
+    eventually(
+        &world.clock,
+        what,
+        WITHIN,
+        async || match membership_changes(world).len() {
+            registered if registered > 4 => Ok(()),
+            registered => Err(format!("{registered} targets so far")),
+        },
+    )
+    .await
+}
+
+/// Waits until the registered targets are the pods of `web`.
+pub(crate) async fn targets_are_the_new_pods(world: &World) -> Result<()> {
+    let pods = world.pod_addresses("web").await?;
+    let what = "the targets are the new pods";
+    eventually(&world.clock, what, WITHIN, async || {
+        let targets = world.registered_addresses();
+        if targets == pods {
+            Ok(())
+        } else {
+            Err(format!("targets {targets:?}, pods {pods:?}"))
+        }
+    })
+    .await
 }

@@ -7,7 +7,7 @@ use onehop_core::time::Time;
 
 use super::balancers::has_tags;
 use super::call::Operation;
-use super::log::Seq;
+use super::log::{Seq, What};
 use super::target::{Life, Target};
 use super::timer::Timer;
 use super::{
@@ -24,7 +24,7 @@ impl Engine {
         spec: GroupSpec,
     ) -> Result<GroupStatus, ApiError> {
         let operation = Operation::CreateGroup;
-        self.call(now, operation, "", |engine, _| {
+        self.call(now, operation, "", |engine, cause| {
             if let Some(id) = engine.keys.find(key, operation, &spec)?.map(GroupId::from) {
                 return Ok((engine.group_status(&id)?, id.to_string()));
             }
@@ -34,6 +34,7 @@ impl Engine {
             engine.next_group += 1;
             engine.keys.remember(key, operation, &spec, id.as_str());
             engine.groups.insert(id.clone(), Group::empty(spec));
+            engine.note_tags(&id, cause);
             Ok((engine.group_status(&id)?, id.to_string()))
         })
     }
@@ -161,12 +162,28 @@ impl Engine {
     ) -> Result<(), ApiError> {
         let group = self.group_mut(id)?;
         if group.spec != spec {
+            let retagged = group.spec.tags != spec.tags;
             group.spec = spec;
+            if retagged {
+                self.note_tags(id, cause);
+            }
             self.reschedule_probes(id, cause);
             self.rejudge_group(id, cause);
             self.revision += 1;
         }
         Ok(())
+    }
+
+    /// Writes a group's tags into the log.
+    pub(super) fn note_tags(&mut self, id: &GroupId, cause: Seq) {
+        let tagged = self.groups.get(id).map(|group| What::GroupTagged {
+            group: id.clone(),
+            mode: group.spec.mode,
+            tags: group.spec.tags.clone(),
+        });
+        if let Some(what) = tagged {
+            self.log.push(self.now, Some(cause), what);
+        }
     }
 
     pub(super) fn drop_group(&mut self, id: &GroupId) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use onehop_core::time::Time;
 
 use super::call::Operation;
-use super::log::Seq;
+use super::log::{Seq, What};
 use super::timer::Timer;
 use super::{ApiError, Engine, GroupId, LbId, Listener, ListenerKey, not_found};
 
@@ -38,6 +38,9 @@ impl Engine {
                 engine.check_listener_quota(id, group, old.is_none())?;
                 if old.is_none() {
                     engine.check_listener(id, key, cause)?;
+                }
+                if old.as_ref() != Some(group) {
+                    engine.note_listener(id, key, Some(group), cause);
                 }
                 match old {
                     Some(old) if old == *group => {}
@@ -156,10 +159,20 @@ impl Engine {
             .get_mut(id)
             .and_then(|lb| lb.listeners.remove(&key));
         if let Some(listener) = removed {
+            self.note_listener(id, key, None, cause);
             self.set_user(&listener.group, id, key, false);
             self.refresh_views(&listener.group, cause);
             self.revision += 1;
         }
+    }
+
+    fn note_listener(&mut self, id: &LbId, key: ListenerKey, group: Option<&GroupId>, cause: Seq) {
+        let what = What::ListenerSet {
+            lb: id.clone(),
+            listener: key.to_string(),
+            group: group.cloned(),
+        };
+        self.log.push(self.now, Some(cause), what);
     }
 
     fn set_user(&mut self, group: &GroupId, id: &LbId, key: ListenerKey, uses: bool) {

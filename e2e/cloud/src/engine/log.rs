@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::call::Operation;
 use super::faults::{Edit, Effect};
-use super::model::{GroupId, LbId, LbState, NodeId, Reason, TargetState};
+use super::model::{GroupId, LbId, LbState, Mode, NodeId, Reason, Tags, TargetState};
 use super::path::Frontend;
 use super::probe::{Outcome, Verdict};
 use crate::scale::Scale;
@@ -131,6 +131,24 @@ pub enum What {
         holder: [String; 2],
         /// Who wanted it: id (empty for a create) and name.
         claimant: [String; 2],
+    },
+    /// A group was made, or has other tags: what a reader of the log knows it by once it is gone.
+    GroupTagged {
+        /// Group.
+        group: GroupId,
+        /// What its targets are.
+        mode: Mode,
+        /// All of its tags.
+        tags: Tags,
+    },
+    /// A listener points at a group, or is gone.
+    ListenerSet {
+        /// Load balancer.
+        lb: LbId,
+        /// Port and protocol, `80-tcp`.
+        listener: String,
+        /// Where new flows go; none when it is gone.
+        group: Option<GroupId>,
     },
     /// A target's reported state or reason changed.
     TargetState {

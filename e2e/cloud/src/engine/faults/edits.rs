@@ -109,10 +109,11 @@ impl Engine {
             Edit::DeleteGroup { id } => self.force_out(id, cause),
             Edit::SetGroupTags { id, tags } => {
                 self.group_mut(id)?.spec.tags.clone_from(tags);
+                self.note_tags(id, cause);
                 Ok(())
             }
             Edit::ChangeGroup { .. } => self.change_group(edit, cause),
-            Edit::DuplicateGroup { id } => self.duplicate(id),
+            Edit::DuplicateGroup { id } => self.duplicate(id, cause),
             Edit::RemoveTargets { id, targets } => {
                 self.group(id)?;
                 let mut all = targets.iter();
@@ -162,11 +163,12 @@ impl Engine {
         self.replace_group(id, spec, cause)
     }
 
-    fn duplicate(&mut self, id: &GroupId) -> Result<(), ApiError> {
+    fn duplicate(&mut self, id: &GroupId, cause: Seq) -> Result<(), ApiError> {
         let spec = self.group(id)?.spec.clone();
         let twin = GroupId::numbered(self.next_group);
         self.next_group += 1;
-        self.groups.insert(twin, Group::empty(spec));
+        self.groups.insert(twin.clone(), Group::empty(spec));
+        self.note_tags(&twin, cause);
         Ok(())
     }
 }

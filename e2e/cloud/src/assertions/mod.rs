@@ -4,14 +4,19 @@
 //! All times are wall time, since pods know no other. The rules about owners of addresses and about
 //! the source check are not here: the engine and the fabric find those themselves.
 
+mod health;
+mod order;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use onehop_core::time::Time;
 
-use crate::engine::{Event, GroupId, Inventory, Operation, Seq, Tags, TargetState, What};
+use crate::engine::{Event, GroupId, Inventory, Mode, Operation, Seq, Tags, TargetState, What};
+
+pub use health::{Gap, zero_healthy};
+pub use order::deregistered_first;
 
 /// One pod of a Service, as its kubelet saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,17 +35,6 @@ impl PodSpan {
     }
 }
 
-/// A time without a healthy target although a pod was ready all the while.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gap {
-    /// Its begin.
-    pub from: Time,
-    /// Its end; the end of what was looked at if it never ended.
-    pub to: Time,
-    /// A pod that was ready.
-    pub ready: IpAddr,
-}
-
 type States = BTreeMap<(GroupId, SocketAddr), TargetState>;
 
 fn changes(
@@ -57,40 +51,42 @@ fn changes(
     })
 }
 
-/// FC-103 (1): once one of a Service's `groups` has had a healthy target, never none while a pod is
-/// ready, up to `end` (the Service's deletion, or now). A pod that turned ready within the gap is no
-/// reason to complain: registering takes its time.
-pub fn zero_healthy(
-    events: &[Arc<Event>],
-    groups: &BTreeSet<GroupId>,
-    pods: &[PodSpan],
-    end: Time,
-) -> Vec<Gap> {
-    let mut healthy: BTreeSet<(GroupId, SocketAddr)> = BTreeSet::new();
-    let mut empty_since = None;
-    let mut gaps = Vec::new();
-    let of_service = changes(events)
-        .filter(|(event, group, ..)| groups.contains(*group) && event.wall_time <= end);
-    for (event, group, target, state) in of_service {
-        let key = (group.clone(), target);
-        let had = !healthy.is_empty();
-        if state == TargetState::Healthy {
-            healthy.insert(key);
-            gaps.extend(empty_since.take().map(|from| (from, event.wall_time)));
-        } else {
-            healthy.remove(&key);
-            if had && healthy.is_empty() {
-                empty_since = Some(event.wall_time);
-            }
+/// A group as the log knows it, also when it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownGroup {
+    /// Identity.
+    pub id: GroupId,
+    /// What its targets are.
+    pub mode: Mode,
+    /// The tags that it had last.
+    pub tags: Tags,
+}
+
+/// Every group that ever carried all of `tags`.
+pub fn groups_with(events: &[Arc<Event>], tags: &Tags) -> Vec<KnownGroup> {
+    let mut found: BTreeMap<GroupId, KnownGroup> = BTreeMap::new();
+    for event in events {
+        let What::GroupTagged {
+            group,
+            mode,
+            tags: carries,
+        } = &event.what
+        else {
+            continue;
+        };
+        let all = tags
+            .iter()
+            .all(|(key, value)| carries.get(key) == Some(value));
+        if all {
+            let known = KnownGroup {
+                id: group.clone(),
+                mode: *mode,
+                tags: carries.clone(),
+            };
+            found.insert(group.clone(), known);
         }
     }
-    gaps.extend(empty_since.map(|from| (from, end)));
-    let reported = gaps.into_iter().filter_map(|(from, to)| {
-        let pod = pods.iter().find(|pod| pod.covers(from, to))?;
-        let ready = pod.address;
-        (to > from).then_some(Gap { from, to, ready })
-    });
-    reported.collect()
+    found.into_values().collect()
 }
 
 /// FC-103 (3): pods that were given an address while a target with it was not `unused` yet.
@@ -110,43 +106,6 @@ pub fn reused_early(
             .into_iter()
             .filter(|(_, state)| *state != TargetState::Unused);
         found.extend(busy.map(|((_, target), state)| (target, state, *at)));
-    }
-    found
-}
-
-/// FC-103 (5): targets that were deregistered while a pod was ready for longer than `notice` and not
-/// registered in that group. For groups whose targets are pods; `end` is the Service's deletion.
-pub fn deregistered_first(
-    events: &[Arc<Event>],
-    groups: &BTreeSet<GroupId>,
-    pods: &[PodSpan],
-    notice: Duration,
-    end: Time,
-) -> Vec<(SocketAddr, IpAddr, Time)> {
-    let mut states = States::new();
-    let mut found = Vec::new();
-    for (event, group, target, state) in changes(events) {
-        if !groups.contains(group) || event.wall_time >= end {
-            continue;
-        }
-        states.insert((group.clone(), target), state);
-        if state != TargetState::Draining {
-            continue;
-        }
-        let at = event.wall_time;
-        let registered = |address: IpAddr| {
-            states.iter().any(|((of, target), state)| {
-                let in_use = !matches!(state, TargetState::Draining | TargetState::Unused);
-                of == group && target.ip() == address && in_use
-            })
-        };
-        let waits = |pod: &&PodSpan| {
-            pod.ready + notice <= at
-                && pod.covers(pod.ready, at)
-                && pod.address != target.ip()
-                && !registered(pod.address)
-        };
-        found.extend(pods.iter().find(waits).map(|pod| (target, pod.address, at)));
     }
     found
 }
