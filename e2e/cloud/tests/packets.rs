@@ -208,7 +208,13 @@ async fn a_removed_listener_ends_its_flows_and_a_removed_load_balancer_its_addre
         .with(|engine, now| engine.delete_lb(now, &id))
         .unwrap();
     world.driver.settled().await;
-    assert_eq!(world.fabric.router().owner(FRONT.parse().unwrap()), None);
+    assert_eq!(
+        world
+            .fabric
+            .router()
+            .owner(FRONT.parse::<IpAddr>().unwrap()),
+        None
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,10 +1,12 @@
 //! A client's namespace: one interface, one address, the router as its gateway (FC-85).
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::Result;
 use crate::ip::Batch;
 use crate::netns::Netns;
+use crate::settle::settle;
+use crate::twin::{ROUTER, both, twin};
 
 /// Somebody who calls: outside the VPC, or inside it without being a node.
 #[derive(Clone, Debug)]
@@ -19,9 +21,14 @@ impl ClientNet {
         &self.ns
     }
 
-    /// Its only address.
+    /// Its only IPv4 address.
     pub fn address(&self) -> Ipv4Addr {
         self.address
+    }
+
+    /// Its addresses, IPv4 first.
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        both(self.address)
     }
 }
 
@@ -44,5 +51,16 @@ pub(crate) fn single_homed(
         .line(format!(
             "route add default via {gateway} dev {interface} src {address}"
         ));
-    batch.run(ns)
+    batch.run(ns)?;
+    let address = twin(address);
+    let mut batch = Batch::v6();
+    batch
+        .line(format!(
+            "addr add {address}/64 dev {interface} nodad noprefixroute"
+        ))
+        .line(format!(
+            "route add default via {ROUTER} dev {interface} src {address}"
+        ));
+    batch.run(ns)?;
+    settle(ns, &[(address, interface)])
 }

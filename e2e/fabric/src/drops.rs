@@ -4,7 +4,7 @@
 //! the router's namespace; it knows the numbers of `nfnetlink_log` that it needs and nothing else of netlink.
 
 use std::io::{Read, Write};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -46,9 +46,9 @@ pub struct Drop {
     /// Router port on which it came in, as `n1e0` (node 1, primary interface).
     pub port: String,
     /// Its source.
-    pub source: Ipv4Addr,
+    pub source: IpAddr,
     /// Its destination.
-    pub destination: Ipv4Addr,
+    pub destination: IpAddr,
     /// IP protocol number.
     pub protocol: u8,
     /// Source and destination port, for TCP and UDP.
@@ -234,25 +234,55 @@ fn packet(message: &[u8]) -> Option<Drop> {
         |n| n.to_string_lossy().into_owned(),
     );
     let ip = find(ATTR_PAYLOAD)?;
-    let protocol = *ip.get(9)?;
-    let header = usize::from(ip.first()? & 0x0f) * 4;
+    let header = header(ip)?;
     let number = |at: usize| Some(u16::from_be_bytes(ip.get(at..at + 2)?.try_into().ok()?));
+    let protocol = header.protocol;
+    let has_ports = matches!(i32::from(protocol), libc::IPPROTO_TCP | libc::IPPROTO_UDP);
+    Some(Drop {
+        reason,
+        port,
+        source: header.source,
+        destination: header.destination,
+        protocol,
+        ports: if has_ports {
+            number(header.length).zip(number(header.length + 2))
+        } else {
+            None
+        },
+    })
+}
+
+struct Header {
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    length: usize,
+}
+
+/// The IP header at the start of a packet; an IPv6 one without extensions, which nobody here sends.
+fn header(ip: &[u8]) -> Option<Header> {
+    if ip.first()? >> 4 == 6 {
+        let address = |at: usize| {
+            Some(Ipv6Addr::from(
+                <[u8; 16]>::try_from(ip.get(at..at + 16)?).ok()?,
+            ))
+        };
+        return Some(Header {
+            source: address(8)?.into(),
+            destination: address(24)?.into(),
+            protocol: *ip.get(6)?,
+            length: 40,
+        });
+    }
     let address = |at: usize| {
         Some(Ipv4Addr::from(
             <[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?,
         ))
     };
-    let has_ports = matches!(i32::from(protocol), libc::IPPROTO_TCP | libc::IPPROTO_UDP);
-    Some(Drop {
-        reason,
-        port,
-        source: address(12)?,
-        destination: address(16)?,
-        protocol,
-        ports: if has_ports {
-            number(header).zip(number(header + 2))
-        } else {
-            None
-        },
+    Some(Header {
+        source: address(12)?.into(),
+        destination: address(16)?.into(),
+        protocol: *ip.get(9)?,
+        length: usize::from(ip.first()? & 0x0f) * 4,
     })
 }

@@ -186,13 +186,7 @@ impl Fabric {
         let subnet = self.lb_subnet(zone);
         let (address, gateway) = (host(subnet, 10 + index), host(subnet, 1));
         let port = format!("lb{index}");
-        ns.sysctl(&[
-            ("net/ipv4/ip_forward", "1"),
-            ("net/ipv4/conf/all/rp_filter", "0"),
-            ("net/ipv4/conf/default/rp_filter", "0"),
-            ("net/ipv4/conf/all/send_redirects", "0"),
-            ("net/ipv4/conf/default/send_redirects", "0"),
-        ])?;
+        ns.forward()?;
         let link = Port {
             name: &port,
             peer: (&ns, "eth0"),
@@ -205,6 +199,9 @@ impl Fabric {
         self.router.ports_send(&[&port])?;
         Batch::default()
             .line(format!("route add blackhole {}", Self::LB_CIDR))
+            .run(&ns)?;
+        Batch::v6()
+            .line(format!("route add blackhole {}", Self::LB_CIDR6))
             .run(&ns)?;
         Ok(LbNet {
             ns,

@@ -6,7 +6,7 @@
 //! no member owns, so they pass the source check only as part of a flow that was delivered through the same port.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::Result;
 use crate::ip::Batch;
@@ -19,11 +19,12 @@ const TABLES: u32 = 20_000;
 pub(crate) const DELIVERED: u32 = 0x1000_0000;
 /// Next hop on every delivery link. Never asked for: its link-layer address is written down.
 const NEXT_HOP: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
+const NEXT_HOP6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfd);
 
 /// The links of one world.
 #[derive(Debug, Default)]
 pub(crate) struct Deliveries {
-    links: BTreeMap<(String, Ipv4Addr), Delivery>,
+    links: BTreeMap<(String, IpAddr), Delivery>,
 }
 
 /// One link.
@@ -38,13 +39,14 @@ impl Router {
     /// Makes, or brings up to date, the way from `lb` to `member`, the address of a port. Returns the packet mark by
     /// which the LB node sends a packet there, whatever its destination address. Packets for a member whose
     /// address nobody owns are dropped.
-    pub fn deliver(&self, lb: &LbNet, member: Ipv4Addr) -> Result<u32> {
+    pub fn deliver(&self, lb: &LbNet, member: impl Into<IpAddr>) -> Result<u32> {
+        let member = member.into();
         let owner = self.owner(member);
         let mut deliveries = self.deliveries();
         let key = (lb.port().to_owned(), member);
         let next = u32::try_from(deliveries.links.len()).unwrap_or(u32::MAX) + 1;
         if !deliveries.links.contains_key(&key) {
-            self.cable_delivery(lb, next)?;
+            self.cable_delivery(lb, next, member)?;
             deliveries.links.insert(
                 key.clone(),
                 Delivery {
@@ -66,11 +68,11 @@ impl Router {
         Ok(delivery.number)
     }
 
-    fn cable_delivery(&self, lb: &LbNet, number: u32) -> Result<()> {
+    fn cable_delivery(&self, lb: &LbNet, number: u32, member: IpAddr) -> Result<()> {
         let [a, b, c, d] = number.to_be_bytes();
         let hardware = format!("02:fd:{a:02x}:{b:02x}:{c:02x}:{d:02x}");
         let (name, table) = (link(number), TABLES + number);
-        let mut router = Batch::default();
+        let mut router = Batch::of(member);
         router
             .line(format!(
                 "link add {name} address {hardware} type veth peer name {name} netns {}",
@@ -79,26 +81,31 @@ impl Router {
             .line(format!("link set {name} up"))
             .line(format!("rule add pref {table} iif {name} lookup {table}"));
         router.run(self.netns())?;
-        let mut node = Batch::default();
+        let next_hop: IpAddr = if member.is_ipv4() {
+            NEXT_HOP.into()
+        } else {
+            NEXT_HOP6.into()
+        };
+        let mut node = Batch::of(member);
         node.line(format!("link set {name} up"))
             .line(format!(
-                "neigh add {NEXT_HOP} lladdr {hardware} dev {name} nud permanent"
+                "neigh add {next_hop} lladdr {hardware} dev {name} nud permanent"
             ))
             .line(format!(
-                "route add default via {NEXT_HOP} dev {name} onlink table {table}"
+                "route add default via {next_hop} dev {name} onlink table {table}"
             ))
             .line(format!(
                 "rule add pref {table} fwmark {number} lookup {table}"
             ))
             .sends(&name);
         node.run(lb.netns())?;
-        self.ports_send(&[&name])?;
+        Batch::default().sends(&name).run(self.netns())?;
         self.table().add_delivery(&name, number)
     }
 
-    fn route_delivery(&self, number: u32, member: Ipv4Addr, port: Option<&str>) -> Result<()> {
+    fn route_delivery(&self, number: u32, member: IpAddr, port: Option<&str>) -> Result<()> {
         let table = TABLES + number;
-        let mut batch = Batch::default();
+        let mut batch = Batch::of(member);
         match port {
             Some(port) => batch.line(format!(
                 "route replace default via {member} dev {port} table {table}"

@@ -4,6 +4,7 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
 use crate::netns::Netns;
@@ -13,9 +14,26 @@ use crate::{Error, Result, io};
 #[derive(Default)]
 pub(crate) struct Batch {
     lines: String,
+    v6: bool,
 }
 
 impl Batch {
+    /// Lines about IPv6 addresses, routes and rules: a batch is of one family.
+    pub(crate) fn v6() -> Self {
+        Self {
+            v6: true,
+            ..Self::default()
+        }
+    }
+
+    /// As [`Batch::v6`] or not, by the family of `address`.
+    pub(crate) fn of(address: IpAddr) -> Self {
+        Self {
+            v6: address.is_ipv6(),
+            ..Self::default()
+        }
+    }
+
     /// Adds one line, without the word `ip`.
     pub(crate) fn line(&mut self, line: impl Display) -> &mut Self {
         self.lines.push_str(&line.to_string());
@@ -34,7 +52,12 @@ impl Batch {
     pub(crate) fn run(&self, ns: &Netns) -> Result<()> {
         let lines = self.lines.clone();
         let name = ns.name().to_owned();
-        ns.run(move || execute(&name, &["-batch", "-"], &lines))
+        let args: &[&str] = if self.v6 {
+            &["-6", "-batch", "-"]
+        } else {
+            &["-batch", "-"]
+        };
+        ns.run(move || execute(&name, args, &lines))
     }
 
     /// Runs the lines where the harness is; only for `netns add` and `netns del`, which touch no interface.

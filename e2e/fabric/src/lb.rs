@@ -1,8 +1,9 @@
 //! The namespace of one LB node; what it does with packets is the fake cloud's (FC-61).
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::netns::Netns;
+use crate::twin::both;
 
 /// An LB node: single-homed, forwarding, its router port free of the source check.
 #[derive(Clone, Debug)]
@@ -27,6 +28,11 @@ impl LbNet {
     /// Its own address: the source of probes and of flows without client-IP preservation.
     pub fn address(&self) -> Ipv4Addr {
         self.address
+    }
+
+    /// Its own addresses, IPv4 first.
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        both(self.address)
     }
 
     /// Its interface to the router.

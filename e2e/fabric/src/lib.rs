@@ -24,8 +24,10 @@ mod node;
 mod ownership;
 mod process;
 mod router;
+mod settle;
 mod tables;
 mod tag;
+mod twin;
 
 pub use client::ClientNet;
 pub use counters::{Count, Hook, HopCounters, HopMatch};
@@ -39,6 +41,7 @@ pub use ownership::{AddressEvent, AfterCooldown};
 pub use process::Child;
 pub use router::Router;
 pub use tag::{Leftovers, WorldTag, clean};
+pub use twin::{both, twin};
 
 /// What can go wrong while the network is built or used.
 #[derive(Debug, thiserror::Error)]

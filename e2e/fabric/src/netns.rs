@@ -65,6 +65,12 @@ impl Netns {
                 _tag: tag.clone(),
             }),
         };
+        // Nobody else is on these links: an address that waits to be found unique only delays its world.
+        ns.sysctl(&[
+            ("net/ipv6/conf/all/accept_dad", "0"),
+            ("net/ipv6/conf/default/accept_dad", "0"),
+            ("net/ipv6/conf/default/accept_ra", "0"),
+        ])?;
         Batch::default().line("link set lo up").run(&ns)?;
         Ok(ns)
     }
@@ -177,6 +183,19 @@ impl Netns {
         self.inner
             .processes
             .spawn(Arc::clone(&self.inner.file), command)
+    }
+
+    /// Makes it forward packets of both families, without a source check of its own and without redirects. To be
+    /// called before it has interfaces: writing these resets what they have of their own.
+    pub(crate) fn forward(&self) -> Result<()> {
+        self.sysctl(&[
+            ("net/ipv4/ip_forward", "1"),
+            ("net/ipv6/conf/all/forwarding", "1"),
+            ("net/ipv4/conf/all/rp_filter", "0"),
+            ("net/ipv4/conf/default/rp_filter", "0"),
+            ("net/ipv4/conf/all/send_redirects", "0"),
+            ("net/ipv4/conf/default/send_redirects", "0"),
+        ])
     }
 
     /// Sets a sysctl of the namespace, as `net/ipv4/ip_forward`.

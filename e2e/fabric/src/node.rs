@@ -5,11 +5,11 @@
 //! the stand-in marks flows that came in by the primary interface for a node address (0x80) so that their replies
 //! go back that way (harness.md section 3). The kubelet stand-in adds and removes pods.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use onehop_runtime::clock::Clock;
 
 use crate::fabric::{AddressHook, host};
@@ -19,7 +19,9 @@ use crate::netns::Netns;
 use crate::ownership::{AddressBook, AfterCooldown};
 use crate::process::Processes;
 use crate::router::{Port, Router};
+use crate::settle::settle;
 use crate::tag::WorldTag;
+use crate::twin::{ROUTER, both, twin};
 use crate::{Result, tables};
 
 mod pods;
@@ -78,6 +80,7 @@ impl NodeNet {
         };
         node.configure()?;
         let pods = crate::Fabric::CLUSTER_CIDR;
+        let pods = [pods.into(), crate::Fabric::CLUSTER_CIDR6.into()];
         tables::create_cni(node.netns(), Self::PRIMARY, PRIMARY_MARK, pods)?;
         Ok(node)
     }
@@ -122,6 +125,16 @@ impl NodeNet {
         Ipv4Net::new_assert(host([10, 244, self.inner.plan.index], 0), 24)
     }
 
+    /// The IPv6 range of its pods.
+    pub fn pod_cidr6(&self) -> Ipv6Net {
+        Ipv6Net::new_assert(twin(self.pod_cidr().addr()), 64)
+    }
+
+    /// The node's addresses (`InternalIP`), IPv4 first.
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        both(self.address())
+    }
+
     /// The router port of the primary interface.
     pub fn primary_port(&self) -> String {
         format!("n{}e0", self.inner.plan.index)
@@ -134,14 +147,7 @@ impl NodeNet {
 
     fn configure(&self) -> Result<()> {
         let (primary, secondary) = (self.address(), self.secondary_address());
-        // Before the interfaces exist: writing ip_forward resets what they have of their own.
-        self.netns().sysctl(&[
-            ("net/ipv4/ip_forward", "1"),
-            ("net/ipv4/conf/all/rp_filter", "0"),
-            ("net/ipv4/conf/default/rp_filter", "0"),
-            ("net/ipv4/conf/all/send_redirects", "0"),
-            ("net/ipv4/conf/default/send_redirects", "0"),
-        ])?;
+        self.netns().forward()?;
         let (gateway0, gateway1) = (host([10, 0, 1], 1), host([10, 0, 2], 1));
         self.cable(&self.primary_port(), Self::PRIMARY, gateway0, primary)?;
         self.cable(&self.secondary_port(), Self::SECONDARY, gateway1, secondary)?;
@@ -180,12 +186,42 @@ impl NodeNet {
             // Packets to a pod that is gone end here, instead of going round by the default route.
             .line(format!("route add blackhole {}", self.pod_cidr()));
         batch.run(self.netns())?;
+        self.configure_v6()?;
         let ports = [self.primary_port(), self.secondary_port()];
         self.inner.plan.router.ports_send(&[&ports[0], &ports[1]])?;
         self.netns().sysctl(&[
             ("net/ipv4/conf/eth0/rp_filter", "2"),
             ("net/ipv4/conf/eth1/rp_filter", "1"),
         ])
+    }
+
+    /// The same in IPv6; every link's gateway is the router's link-local address.
+    fn configure_v6(&self) -> Result<()> {
+        let (primary, secondary) = (twin(self.address()), twin(self.secondary_address()));
+        let mut batch = Batch::v6();
+        batch
+            .line(format!(
+                "addr add {primary}/64 dev eth0 nodad noprefixroute"
+            ))
+            .line(format!(
+                "route add default via {ROUTER} dev eth0 src {primary}"
+            ))
+            .line(format!(
+                "addr add {secondary}/64 dev eth1 nodad noprefixroute"
+            ))
+            .line(format!(
+                "route add default via {ROUTER} dev eth1 table {SECONDARY_TABLE}"
+            ))
+            .line(format!(
+                "rule add pref 1024 fwmark {PRIMARY_MARK:#x}/{PRIMARY_MARK:#x} lookup main"
+            ))
+            .line(format!(
+                "rule add pref 1537 from {secondary} lookup {SECONDARY_TABLE}"
+            ))
+            .line(format!("route add blackhole {}", self.pod_cidr6()));
+        batch.run(self.netns())?;
+        let own = [(primary, Self::PRIMARY), (secondary, Self::SECONDARY)];
+        settle(self.netns(), &own)
     }
 
     fn cable(

@@ -5,7 +5,7 @@
 //! [`crate::Fabric`] and the nodes it makes change ownership; the fake cloud adds LB addresses.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::drops::{Drop, DropLog, DropReason};
@@ -13,7 +13,9 @@ use crate::floating::Deliveries;
 use crate::ip::Batch;
 use crate::lb::LbNet;
 use crate::netns::Netns;
+use crate::settle::settle;
 use crate::tables::RouterTable;
+use crate::twin::{ROUTER, both, twin};
 use crate::{Error, Result};
 
 /// The router of one world. Clones share it.
@@ -27,7 +29,7 @@ struct Inner {
     table: RouterTable,
     drops: DropLog,
     // Address → the port that owns it. The one truth; routes and sets follow it.
-    owners: Mutex<BTreeMap<Ipv4Addr, String>>,
+    owners: Mutex<BTreeMap<IpAddr, String>>,
     deliveries: Mutex<Deliveries>,
 }
 
@@ -47,13 +49,7 @@ pub(crate) struct Port<'a> {
 
 impl Router {
     pub(crate) fn new(ns: Netns, drops: DropLog) -> Result<Self> {
-        ns.sysctl(&[
-            ("net/ipv4/ip_forward", "1"),
-            ("net/ipv4/conf/all/rp_filter", "0"),
-            ("net/ipv4/conf/default/rp_filter", "0"),
-            ("net/ipv4/conf/all/send_redirects", "0"),
-            ("net/ipv4/conf/default/send_redirects", "0"),
-        ])?;
+        ns.forward()?;
         let table = RouterTable::create(&ns)?;
         Ok(Self {
             inner: Arc::new(Inner {
@@ -82,18 +78,22 @@ impl Router {
     }
 
     /// The port that owns `address` now.
-    pub fn owner(&self, address: Ipv4Addr) -> Option<String> {
-        self.owners().get(&address).cloned()
+    pub fn owner(&self, address: impl Into<IpAddr>) -> Option<String> {
+        self.owners().get(&address.into()).cloned()
     }
 
     /// Delivers `address` to the LB node. One LB node per address; a second call moves it.
-    pub fn route_lb_address(&self, address: Ipv4Addr, lb: &LbNet) -> Result<()> {
-        self.own(address, lb.port(), Some(lb.address()))?;
+    pub fn route_lb_address(&self, address: impl Into<IpAddr>, lb: &LbNet) -> Result<()> {
+        let address = address.into();
+        let [v4, v6] = lb.addresses();
+        let via = if address.is_ipv4() { v4 } else { v6 };
+        self.own(address, lb.port(), Some(via))?;
         self.inner.table.add_lb_address(address)
     }
 
     /// Takes an LB address out of the network: packets to it find no owner.
-    pub fn unroute_lb_address(&self, address: Ipv4Addr) -> Result<()> {
+    pub fn unroute_lb_address(&self, address: impl Into<IpAddr>) -> Result<()> {
+        let address = address.into();
         self.inner.table.remove_lb_address(address)?;
         self.disown(address)
     }
@@ -124,7 +124,12 @@ impl Router {
         if !source_check {
             self.inner.table.set_source_check(name, false)?;
         }
-        self.own(*address, name, None)
+        let mut batch = Batch::v6();
+        batch.line(format!("addr add {ROUTER}/64 dev {name} nodad"));
+        batch.run(&self.inner.ns)?;
+        both(*address)
+            .into_iter()
+            .try_for_each(|address| self.own(address, name, None))
     }
 
     /// Waits until these ports deliver; to be called once the other ends are up.
@@ -133,7 +138,9 @@ impl Router {
         for port in ports {
             batch.sends(port);
         }
-        batch.run(&self.inner.ns)
+        batch.run(&self.inner.ns)?;
+        let own: Vec<_> = ports.iter().map(|port| (ROUTER, *port)).collect();
+        settle(&self.inner.ns, &own)
     }
 
     /// Makes the port of an LB node: its source check is off, and flows it forwards come back through it.
@@ -153,16 +160,30 @@ impl Router {
                 1000 + mark
             ));
         batch.run(&self.inner.ns)?;
+        let mut batch = Batch::v6();
+        batch
+            .line(format!(
+                "route add default via {} dev {} table {}",
+                twin(port.address),
+                port.name,
+                1000 + mark
+            ))
+            .line(format!(
+                "rule add pref {} fwmark {mark} lookup {}",
+                1000 + mark,
+                1000 + mark
+            ));
+        batch.run(&self.inner.ns)?;
         self.inner.table.add_lb_port(port.name, mark)
     }
 
     /// Gives `address` to `port`; `via` is the next hop, none for the link's own address. Moves it from its last
     /// owner, if any.
-    pub(crate) fn own(&self, address: Ipv4Addr, port: &str, via: Option<Ipv4Addr>) -> Result<()> {
+    pub(crate) fn own(&self, address: IpAddr, port: &str, via: Option<IpAddr>) -> Result<()> {
         let mut owners = self.owners();
         let via = via.map(|v| format!("via {v} ")).unwrap_or_default();
-        let mut batch = Batch::default();
-        batch.line(format!("route replace {address}/32 {via}dev {port}"));
+        let mut batch = Batch::of(address);
+        batch.line(format!("route replace {address} {via}dev {port}"));
         batch.run(&self.inner.ns)?;
         self.inner
             .table
@@ -172,14 +193,14 @@ impl Router {
     }
 
     /// Takes `address` off its port.
-    pub(crate) fn disown(&self, address: Ipv4Addr) -> Result<()> {
+    pub(crate) fn disown(&self, address: IpAddr) -> Result<()> {
         let mut owners = self.owners();
         let Some(port) = owners.remove(&address) else {
             return Err(Error::Invalid(format!("{address} has no owner")));
         };
         self.inner.table.disown(address, &port)?;
-        let mut batch = Batch::default();
-        batch.line(format!("route del {address}/32"));
+        let mut batch = Batch::of(address);
+        batch.line(format!("route del {address}"));
         batch.run(&self.inner.ns)
     }
 
@@ -194,7 +215,7 @@ impl Router {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn owners(&self) -> std::sync::MutexGuard<'_, BTreeMap<Ipv4Addr, String>> {
+    fn owners(&self) -> std::sync::MutexGuard<'_, BTreeMap<IpAddr, String>> {
         self.inner
             .owners
             .lock()

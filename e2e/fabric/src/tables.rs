@@ -1,14 +1,15 @@
 //! Packet rules of the router (source check, owners, way back) and of the CNI stand-in.
 //!
-//! All are map-only: ownership is an element, never a rule. Called by [`crate::Router`] and [`crate::NodeNet`].
+//! All are map-only: ownership is an element, never a rule. Called by [`crate::Router`] and [`crate::NodeNet`]. The tables
+//! of both families are alike; what is not about an address is written into both.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use onehop_nft::expr::{CT_STATE_NEW, FIB_DADDR, FIB_LOCAL, FibResult};
 use onehop_nft::{
-    Batch, Chain, ChainType, CmpOp, CtDirection, Element, Expr, Field, FieldType, Hook, Reg, Rule,
-    Set, Socket, Table, Value,
+    Batch, Chain, ChainType, CmpOp, CtDirection, Element, Expr, Family, Field, FieldType, Hook,
+    Reg, Rule, Set, Socket, Table, Value,
 };
 
 use crate::drops::{DropReason, GROUP};
@@ -21,7 +22,7 @@ const RAW: i32 = -300;
 const TRACKED: i32 = -190;
 const MANGLE: i32 = -150;
 
-/// The router's table, `ip fabric`.
+/// The router's tables, `ip fabric` and `ip6 fabric`.
 pub(crate) struct RouterTable {
     ns: Netns,
 }
@@ -43,26 +44,29 @@ impl RouterTable {
     pub(crate) fn create(ns: &Netns) -> Result<Self> {
         let table = Self { ns: ns.clone() };
         let mut batch = Batch::new();
-        let of = Self::table();
-        batch.add_table(&of, 0, None);
-        batch.add_set(&of, &Set::new(OWNED, &[FieldType::IFNAME, FieldType::IPV4]));
-        for (name, field) in [
-            (UNCHECKED, FieldType::IFNAME),
-            (REACHABLE, FieldType::IPV4),
-            (LB_ADDRESSES, FieldType::IPV4),
-            (LB_PORTS, FieldType::IFNAME),
-            (DELIVERY_PORTS, FieldType::IFNAME),
-        ] {
-            batch.add_set(&of, &Set::new(name, &[field]));
+        for family in FAMILIES {
+            let of = Self::table(family);
+            batch.add_table(&of, 0, None);
+            let address = address_type(family);
+            batch.add_set(&of, &Set::new(OWNED, &[FieldType::IFNAME, address]));
+            for (name, field) in [
+                (UNCHECKED, FieldType::IFNAME),
+                (REACHABLE, address),
+                (LB_ADDRESSES, address),
+                (LB_PORTS, FieldType::IFNAME),
+                (DELIVERY_PORTS, FieldType::IFNAME),
+            ] {
+                batch.add_set(&of, &Set::new(name, &[field]));
+            }
+            batch.add_set(
+                &of,
+                &Set::new(RETURNS, &[FieldType::IFNAME, FieldType::MARK]),
+            );
+            add_checks(&mut batch, family);
+            add_floating_check(&mut batch, family);
+            add_way_back(&mut batch, family);
         }
-        batch.add_set(
-            &of,
-            &Set::new(RETURNS, &[FieldType::IFNAME, FieldType::MARK]),
-        );
-        add_checks(&mut batch);
-        add_floating_check(&mut batch);
-        add_way_back(&mut batch);
-        table.commit("make the router's table", batch)?;
+        table.commit("make the router's tables", batch)?;
         Ok(table)
     }
 
@@ -74,85 +78,86 @@ impl RouterTable {
         };
         let counted: std::result::Result<u64, String> = self.ns.run(move || {
             let mut socket = Socket::open().map_err(|e| e.to_string())?;
-            let mut count = |chain: &&str| {
+            let mut count = |(family, chain): (Family, &&str)| {
                 socket
-                    .rule_counter(&Self::table(), chain, reason.word())
+                    .rule_counter(&Self::table(family), chain, reason.word())
                     .map(|c| c.packets)
                     .map_err(|e| e.to_string())
             };
-            chains.iter().map(&mut count).sum()
+            let both = FAMILIES.iter();
+            let both = both.flat_map(|family| chains.iter().map(|chain| (*family, chain)));
+            both.map(&mut count).sum()
         });
         counted.map_err(|e| self.error(&format!("count {}: {e}", reason.word())))
     }
 
     /// Makes `port` the one owner of `address`.
-    pub(crate) fn own(&self, address: Ipv4Addr, port: &str, last: Option<&str>) -> Result<()> {
+    pub(crate) fn own(&self, address: IpAddr, port: &str, last: Option<&str>) -> Result<()> {
+        let of = Self::table_of(address);
         let mut batch = Batch::new();
         if let Some(last) = last {
-            batch.del_elements(&Self::table(), OWNED, [owned(last, address)]);
+            batch.del_elements(&of, OWNED, [owned(last, address)]);
         }
-        batch.add_elements(&Self::table(), OWNED, [owned(port, address)]);
-        batch.add_elements(&Self::table(), REACHABLE, [host(address)]);
+        batch.add_elements(&of, OWNED, [owned(port, address)]);
+        batch.add_elements(&of, REACHABLE, [host(address)]);
         self.commit("add an owner", batch)
     }
 
-    pub(crate) fn disown(&self, address: Ipv4Addr, port: &str) -> Result<()> {
+    pub(crate) fn disown(&self, address: IpAddr, port: &str) -> Result<()> {
+        let of = Self::table_of(address);
         let mut batch = Batch::new();
-        batch.del_elements(&Self::table(), OWNED, [owned(port, address)]);
-        batch.del_elements(&Self::table(), REACHABLE, [host(address)]);
+        batch.del_elements(&of, OWNED, [owned(port, address)]);
+        batch.del_elements(&of, REACHABLE, [host(address)]);
         self.commit("remove an owner", batch)
     }
 
     pub(crate) fn set_source_check(&self, port: &str, on: bool) -> Result<()> {
         let mut batch = Batch::new();
-        if on {
-            batch.destroy_elements(&Self::table(), UNCHECKED, [interface(port)]);
-        } else {
-            batch.add_elements(&Self::table(), UNCHECKED, [interface(port)]);
+        for of in FAMILIES.map(Self::table) {
+            if on {
+                batch.destroy_elements(&of, UNCHECKED, [interface(port)]);
+            } else {
+                batch.add_elements(&of, UNCHECKED, [interface(port)]);
+            }
         }
         self.commit("switch a source check", batch)
     }
 
-    pub(crate) fn add_lb_address(&self, address: Ipv4Addr) -> Result<()> {
+    pub(crate) fn add_lb_address(&self, address: IpAddr) -> Result<()> {
         let mut batch = Batch::new();
-        batch.add_elements(&Self::table(), LB_ADDRESSES, [host(address)]);
+        batch.add_elements(&Self::table_of(address), LB_ADDRESSES, [host(address)]);
         self.commit("add an LB address", batch)
     }
 
-    pub(crate) fn remove_lb_address(&self, address: Ipv4Addr) -> Result<()> {
+    pub(crate) fn remove_lb_address(&self, address: IpAddr) -> Result<()> {
         let mut batch = Batch::new();
-        batch.del_elements(&Self::table(), LB_ADDRESSES, [host(address)]);
+        batch.del_elements(&Self::table_of(address), LB_ADDRESSES, [host(address)]);
         self.commit("remove an LB address", batch)
     }
 
     /// Flows that begin on this port get `mark`, and their replies are routed by it.
     pub(crate) fn add_lb_port(&self, port: &str, mark: u32) -> Result<()> {
-        let of = Self::table();
         let mut batch = Batch::new();
-        batch.add_elements(&of, LB_PORTS, [interface(port)]);
-        batch.add_rule(
-            &of,
-            "from-lb",
-            &Rule::ip()
-                .iifname(port)
-                .ct_state(CT_STATE_NEW)
-                .set_ct_mark(0, mark),
-        );
+        for family in FAMILIES {
+            let of = Self::table(family);
+            batch.add_elements(&of, LB_PORTS, [interface(port)]);
+            let begins = Rule::new(family).iifname(port).ct_state(CT_STATE_NEW);
+            batch.add_rule(&of, "from-lb", &begins.set_ct_mark(0, mark));
+        }
         self.commit("add an LB port", batch)
     }
 
     /// Flows that come by this delivery link are marked with its number; its packets are not checked for sources.
     pub(crate) fn add_delivery(&self, port: &str, number: u32) -> Result<()> {
-        let of = Self::table();
         let mut batch = Batch::new();
-        batch.add_elements(&of, DELIVERY_PORTS, [interface(port)]);
-        batch.add_elements(&of, UNCHECKED, [interface(port)]);
-        // Every packet, not only the first: a flow whose tuple is used again may go to another member.
-        batch.add_rule(
-            &of,
-            "delivered",
-            &Rule::ip().iifname(port).set_ct_mark(0, DELIVERED | number),
-        );
+        for family in FAMILIES {
+            let of = Self::table(family);
+            batch.add_elements(&of, DELIVERY_PORTS, [interface(port)]);
+            batch.add_elements(&of, UNCHECKED, [interface(port)]);
+            // Every packet, not only the first: a flow whose tuple is used again may go to another member.
+            let each = Rule::new(family).iifname(port);
+            batch.add_rule(&of, "delivered", &each.set_ct_mark(0, DELIVERED | number));
+        }
         self.commit("add a delivery link", batch)
     }
 
@@ -161,17 +166,23 @@ impl RouterTable {
         let element =
             |port: &str| Element::key(Value::new().ifname(port).u32_host(DELIVERED | number));
         let mut batch = Batch::new();
-        if let Some(old) = old {
-            batch.del_elements(&Self::table(), RETURNS, [element(old)]);
-        }
-        if let Some(new) = new {
-            batch.add_elements(&Self::table(), RETURNS, [element(new)]);
+        for of in FAMILIES.map(Self::table) {
+            if let Some(old) = old {
+                batch.del_elements(&of, RETURNS, [element(old)]);
+            }
+            if let Some(new) = new {
+                batch.add_elements(&of, RETURNS, [element(new)]);
+            }
         }
         self.commit("set a return path", batch)
     }
 
-    fn table() -> Table {
-        Table::ip("fabric")
+    fn table(family: Family) -> Table {
+        Table::new(family, "fabric")
+    }
+
+    fn table_of(address: IpAddr) -> Table {
+        Self::table(family_of(address))
     }
 
     fn commit(&self, what: &str, batch: Batch) -> Result<()> {
@@ -186,9 +197,26 @@ impl RouterTable {
     }
 }
 
+const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+
+fn family_of(address: IpAddr) -> Family {
+    match address {
+        IpAddr::V4(_) => Family::Ip,
+        IpAddr::V6(_) => Family::Ip6,
+    }
+}
+
+fn address_type(family: Family) -> FieldType {
+    match family {
+        Family::Ip6 => FieldType::IPV6,
+        _ => FieldType::IPV4,
+    }
+}
+
 /// Raw priority: who may send as whom, and whether the destination lives anywhere.
-fn add_checks(batch: &mut Batch) {
-    let of = RouterTable::table();
+fn add_checks(batch: &mut Batch, family: Family) {
+    let of = RouterTable::table(family);
+    let rule = || Rule::new(family);
     batch.add_chain(
         &of,
         &Chain::base("check", ChainType::Filter, Hook::Prerouting, RAW),
@@ -196,54 +224,58 @@ fn add_checks(batch: &mut Batch) {
     for chain in ["source-check", "destination-check", "tracking"] {
         batch.add_chain(&of, &Chain::regular(chain));
     }
-    batch.add_rule(&of, "check", &Rule::ip().jump("source-check"));
-    batch.add_rule(&of, "check", &Rule::ip().jump("destination-check"));
-    batch.add_rule(&of, "check", &Rule::ip().jump("tracking"));
+    if family == Family::Ip6 {
+        // Neighbour discovery and its like stay on the link: the router forwards nothing of it.
+        for (prefix, length) in LINK_LOCAL {
+            batch.add_rule(&of, "check", &rule().daddr(prefix.into(), length).accept());
+        }
+    }
+    batch.add_rule(&of, "check", &rule().jump("source-check"));
+    batch.add_rule(&of, "check", &rule().jump("destination-check"));
+    batch.add_rule(&of, "check", &rule().jump("tracking"));
     batch.add_rule(
         &of,
         "source-check",
-        &Rule::ip()
-            .in_set(&[Field::IifName, Field::Saddr], OWNED)
-            .ret(),
+        &rule().in_set(&[Field::IifName, Field::Saddr], OWNED).ret(),
     );
     batch.add_rule(
         &of,
         "source-check",
-        &Rule::ip().in_set(&[Field::IifName], UNCHECKED).ret(),
+        &rule().in_set(&[Field::IifName], UNCHECKED).ret(),
     );
     // A reply of a floating flow: judged once it is known whether it is one.
     batch.add_rule(
         &of,
         "source-check",
-        &Rule::ip().in_set(&[Field::Saddr], LB_ADDRESSES).ret(),
+        &rule().in_set(&[Field::Saddr], LB_ADDRESSES).ret(),
     );
     batch.add_rule(
         &of,
         "source-check",
-        &dropped(Rule::ip(), DropReason::SrcCheckDrop),
+        &dropped(rule(), DropReason::SrcCheckDrop),
     );
     batch.add_rule(
         &of,
         "destination-check",
-        &Rule::ip().in_set(&[Field::Daddr], REACHABLE).ret(),
+        &rule().in_set(&[Field::Daddr], REACHABLE).ret(),
     );
     batch.add_rule(
         &of,
         "destination-check",
-        &dropped(Rule::ip(), DropReason::NoOwner),
+        &dropped(rule(), DropReason::NoOwner),
     );
     // Delivered packets have the LB address as destination too, and are tracked: their replies must be known.
     batch.add_rule(
         &of,
         "tracking",
-        &Rule::ip().in_set(&[Field::IifName], DELIVERY_PORTS).ret(),
+        &rule().in_set(&[Field::IifName], DELIVERY_PORTS).ret(),
     );
     // A flow through an LB node crosses the router twice. In vip mode both crossings have the same tuple, so only
     // the second one, between LB node and target, is tracked; the first, between client and LB node, needs no memory.
     batch.add_rule(
         &of,
         "tracking",
-        &Rule::ip()
+        &rule()
             .in_set(&[Field::IifName], LB_PORTS)
             .in_set(&[Field::Saddr], LB_ADDRESSES)
             .notrack(),
@@ -251,12 +283,18 @@ fn add_checks(batch: &mut Batch) {
     batch.add_rule(
         &of,
         "tracking",
-        &Rule::ip()
+        &rule()
             .not_in_set(&[Field::IifName], LB_PORTS)
             .in_set(&[Field::Daddr], LB_ADDRESSES)
             .notrack(),
     );
 }
+
+/// Destinations that no packet is forwarded to: multicast, and addresses of the link.
+const LINK_LOCAL: [(Ipv6Addr, u8); 2] = [
+    (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
+    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
+];
 
 fn dropped(rule: Rule, reason: DropReason) -> Rule {
     rule.comment(reason.word())
@@ -267,8 +305,9 @@ fn dropped(rule: Rule, reason: DropReason) -> Rule {
 
 /// The second half of the source check, for packets with an LB address as source: they pass only as replies of a flow
 /// that was delivered through the port by which they come (FC-29b, FC-72).
-fn add_floating_check(batch: &mut Batch) {
-    let of = RouterTable::table();
+fn add_floating_check(batch: &mut Batch, family: Family) {
+    let of = RouterTable::table(family);
+    let rule = || Rule::new(family);
     batch.add_chain(
         &of,
         &Chain::base(
@@ -278,9 +317,9 @@ fn add_floating_check(batch: &mut Batch) {
             TRACKED,
         ),
     );
-    let from_lb_address = || Rule::ip().in_set(&[Field::Saddr], LB_ADDRESSES);
+    let from_lb_address = || rule().in_set(&[Field::Saddr], LB_ADDRESSES);
     for rule in [
-        Rule::ip().in_set(&[Field::IifName], UNCHECKED).ret(),
+        rule().in_set(&[Field::IifName], UNCHECKED).ret(),
         from_lb_address()
             .ct_direction(CtDirection::Reply)
             .in_set(&[Field::IifName, Field::CtMark], RETURNS)
@@ -293,8 +332,9 @@ fn add_floating_check(batch: &mut Batch) {
 
 /// After the source check: replies of flows that an LB node forwarded go back through that LB node, whatever their
 /// destination (FC-63).
-fn add_way_back(batch: &mut Batch) {
-    let of = RouterTable::table();
+fn add_way_back(batch: &mut Batch, family: Family) {
+    let of = RouterTable::table(family);
+    let rule = || Rule::new(family);
     batch.add_chain(
         &of,
         &Chain::base("way-back", ChainType::Filter, Hook::Prerouting, MANGLE),
@@ -304,7 +344,7 @@ fn add_way_back(batch: &mut Batch) {
     batch.add_rule(
         &of,
         "way-back",
-        &Rule::ip()
+        &rule()
             .in_set(&[Field::IifName], DELIVERY_PORTS)
             .goto("delivered"),
     );
@@ -312,21 +352,19 @@ fn add_way_back(batch: &mut Batch) {
     batch.add_rule(
         &of,
         "way-back",
-        &Rule::ip()
+        &rule()
             .masked(Field::CtMark, DELIVERED, CmpOp::Eq, DELIVERED)
             .ret(),
     );
     batch.add_rule(
         &of,
         "way-back",
-        &Rule::ip()
-            .in_set(&[Field::IifName], LB_PORTS)
-            .goto("from-lb"),
+        &rule().in_set(&[Field::IifName], LB_PORTS).goto("from-lb"),
     );
     batch.add_rule(
         &of,
         "way-back",
-        &Rule::ip()
+        &rule()
             .ct_direction(CtDirection::Reply)
             .cmp(Field::CtMark, CmpOp::Neq, Value::new().u32_host(0))
             .mark_from_ct(u32::MAX),
@@ -334,13 +372,21 @@ fn add_way_back(batch: &mut Batch) {
 }
 
 /// The CNI stand-in of a node: flows that came in by the primary interface for a node address keep it as their way
-/// back. Table `ip cni`.
+/// back. Tables `ip cni` and `ip6 cni`.
 ///
 /// A floating address counts as one of the node: it is no pod's. Real networks with pods behind a second interface know
 /// only the node's own addresses; there the agent has to remember the uplink (S-404).
-pub(crate) fn create_cni(node: &Netns, primary: &str, mark: u32, pods: Ipv4Net) -> Result<()> {
-    let of = Table::ip("cni");
+pub(crate) fn create_cni(node: &Netns, primary: &str, mark: u32, pods: [IpNet; 2]) -> Result<()> {
     let mut batch = Batch::new();
+    for pods in pods {
+        add_cni(&mut batch, primary, mark, pods);
+    }
+    commit(node, "make the CNI stand-in's tables", batch)
+}
+
+fn add_cni(batch: &mut Batch, primary: &str, mark: u32, pods: IpNet) {
+    let family = family_of(pods.addr());
+    let of = Table::new(family, "cni");
     batch.add_table(&of, 0, None);
     batch.add_chain(
         &of,
@@ -351,7 +397,7 @@ pub(crate) fn create_cni(node: &Netns, primary: &str, mark: u32, pods: Ipv4Net) 
         op: CmpOp::Eq,
         data: Value::new().u32_host(FIB_LOCAL),
     };
-    let to_node = Rule::ip()
+    let to_node = Rule::new(family)
         .iifname(primary)
         .push(Expr::Fib {
             dreg: Reg(0),
@@ -360,19 +406,18 @@ pub(crate) fn create_cni(node: &Netns, primary: &str, mark: u32, pods: Ipv4Net) 
         })
         .push(local)
         .set_ct_mark(!mark, mark);
-    batch.add_rule(&of, "prerouting", &to_node);
-    let floating = Rule::ip()
+    let floating = Rule::new(family)
         .iifname(primary)
         .ct_state(CT_STATE_NEW)
-        .not_daddr(pods.addr().into(), pods.prefix_len())
+        .not_daddr(pods.addr(), pods.prefix_len())
         .set_ct_mark(!mark, mark);
-    batch.add_rule(&of, "prerouting", &floating);
-    let from_pod = Rule::ip()
+    let from_pod = Rule::new(family)
         .iifname("veth*")
         .masked(Field::CtMark, mark, CmpOp::Eq, mark)
         .set_mark(!mark, mark);
-    batch.add_rule(&of, "prerouting", &from_pod);
-    commit(node, "make the CNI stand-in's table", batch)
+    for rule in [to_node, floating, from_pod] {
+        batch.add_rule(&of, "prerouting", &rule);
+    }
 }
 
 pub(crate) fn commit(ns: &Netns, what: &str, batch: Batch) -> Result<()> {
@@ -386,12 +431,12 @@ pub(crate) fn commit(ns: &Netns, what: &str, batch: Batch) -> Result<()> {
     })
 }
 
-fn owned(port: &str, address: Ipv4Addr) -> Element {
-    Element::key(Value::new().ifname(port).addr(address.into()))
+fn owned(port: &str, address: IpAddr) -> Element {
+    Element::key(Value::new().ifname(port).addr(address))
 }
 
-fn host(address: Ipv4Addr) -> Element {
-    Element::key(Value::new().addr(address.into()))
+fn host(address: IpAddr) -> Element {
+    Element::key(Value::new().addr(address))
 }
 
 fn interface(name: &str) -> Element {

@@ -51,7 +51,7 @@ async fn fc_t10_a_pod_source_by_the_wrong_interface_is_dropped_once_and_by_the_r
     assert_eq!(drops[0].port, a.primary_port());
     assert_eq!(
         (drops[0].source, drops[0].destination),
-        (pod_a.address(), pod_b.address()),
+        (pod_a.address().into(), pod_b.address().into()),
         "FC-72"
     );
     assert_eq!(

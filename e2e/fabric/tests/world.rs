@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{at, call_tcp, call_udp, namespaces, serve_once, world};
-use e2e_fabric::{DropReason, Fabric, Netns, NodeNet, PodNet, clean};
+use e2e_fabric::{DropReason, Fabric, Netns, NodeNet, PodNet, both, clean};
 
 #[tokio::test]
 async fn fc70_pods_nodes_and_clients_reach_each_other_with_their_own_sources() {
@@ -50,6 +50,10 @@ async fn fc70_pods_nodes_and_clients_reach_each_other_with_their_own_sources() {
         (pod_a.netns(), pod_a.address(), b.netns(), b.address()),
         (pod_a.netns(), pod_a.address(), a.netns(), a.address()),
     ];
+    let pairs = pairs.into_iter().flat_map(|(from, source, to, address)| {
+        let families = both(source).into_iter().zip(both(address));
+        families.map(move |(source, address)| (from, source, to, address))
+    });
     for (port, (from, source, to, address)) in (8000..).zip(pairs) {
         let _servers = serve_once(to, at(address, port));
         let what = format!("FC-70 from {} to {}", from.name(), to.name());
@@ -158,10 +162,9 @@ async fn what_is_made_answers_the_first_packet() {
     for index in 0..40 {
         let pod = node.add_pod(&format!("web-{index}"), None).unwrap();
         let inside = fabric.add_client(&format!("c{index}"), false).unwrap();
-        for (ns, ip) in [
-            (pod.netns(), pod.address()),
-            (inside.netns(), inside.address()),
-        ] {
+        let pod_at = pod.addresses().map(|ip| (pod.netns(), ip));
+        let inside_at = inside.addresses().map(|ip| (inside.netns(), ip));
+        for (ns, ip) in pod_at.into_iter().chain(inside_at) {
             let _listener = ns.tcp_listener(at(ip, 80)).unwrap();
             // Less than the second after which a lost SYN is sent again.
             let connected = client

@@ -1,8 +1,8 @@
 //! The environment of a container: what the stand-in always sets, then the pod's own.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use e2e_fabric::NodeNet;
+use e2e_fabric::{NodeNet, both};
 
 use crate::events::PodRef;
 use crate::plan::{EnvSource, PodPlan};
@@ -34,8 +34,10 @@ pub(crate) fn environment(
         "metadata.namespace" => namespace.clone(),
         "metadata.uid" => uid.clone(),
         "spec.nodeName" => node.name().to_owned(),
-        "status.hostIP" | "status.hostIPs" => node.address().to_string(),
-        "status.podIP" | "status.podIPs" => address.to_string(),
+        "status.hostIP" => node.address().to_string(),
+        "status.hostIPs" => list(node.addresses()),
+        "status.podIP" => address.to_string(),
+        "status.podIPs" => list(both(address)),
         path => {
             let label = path
                 .strip_prefix("metadata.labels['")
@@ -54,4 +56,9 @@ pub(crate) fn environment(
         EnvSource::Field(path) => (name.clone(), field(path)),
     });
     fixed.chain(own).collect()
+}
+
+/// As the downward API joins addresses.
+fn list(addresses: [IpAddr; 2]) -> String {
+    addresses.map(|a| a.to_string()).join(",")
 }

@@ -54,14 +54,14 @@ fn object(node: &NodeNet, info: &NodeInfo) -> Value {
     for (key, value) in &info.labels {
         labels[key] = json!(value);
     }
-    let pods = node.pod_cidr().to_string();
+    let pods = [node.pod_cidr().to_string(), node.pod_cidr6().to_string()];
     json!({
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": { "name": node.name(), "labels": labels },
         "spec": {
-            "podCIDR": pods,
-            "podCIDRs": [pods],
+            "podCIDR": pods[0],
+            "podCIDRs": pods,
             "providerID": format!("local:///{}/{}", info.zone, node.name()),
         },
     })
@@ -80,11 +80,11 @@ fn status(node: &NodeNet, now: Time) -> Value {
         })
     };
     let room = json!({ "cpu": "8", "memory": "16Gi", "pods": "250", "ephemeral-storage": "64Gi" });
+    let addresses = node.addresses();
+    let addresses = addresses.map(|a| json!({ "type": "InternalIP", "address": a.to_string() }));
+    let hostname = json!({ "type": "Hostname", "address": node.name() });
     json!({
-        "addresses": [
-            { "type": "InternalIP", "address": node.address().to_string() },
-            { "type": "Hostname", "address": node.name() },
-        ],
+        "addresses": addresses.into_iter().chain([hostname]).collect::<Vec<_>>(),
         "capacity": room,
         "allocatable": room,
         "conditions": [

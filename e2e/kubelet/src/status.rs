@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use e2e_fabric::both;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use onehop_core::time::Time;
@@ -144,10 +145,10 @@ impl Facts {
             phase: Some(self.phase().to_owned()),
             conditions: Some(conditions),
             host_ip: Some(self.host.to_string()),
-            host_ips: Some(vec![core::HostIP {
-                ip: self.host.to_string(),
-            }]),
-            pod_ips: address.clone().map(|ip| vec![core::PodIP { ip }]),
+            host_ips: Some(addresses(self.host, |ip| core::HostIP { ip })),
+            pod_ips: self
+                .address
+                .map(|address| addresses(address, |ip| core::PodIP { ip })),
             pod_ip: address,
             start_time: last.start_time.clone().or_else(|| Some(self.seen.into())),
             container_statuses: Some(self.containers.iter().map(|c| self.container(c)).collect()),
@@ -246,6 +247,12 @@ fn set_condition(
         Some(i) => conditions[i] = condition,
         None => conditions.push(condition),
     }
+}
+
+/// The addresses of both families, IPv4 first.
+fn addresses<T>(address: Ipv4Addr, of: impl FnMut(String) -> T) -> Vec<T> {
+    let texts = both(address).into_iter().map(|ip| ip.to_string());
+    texts.map(of).collect()
 }
 
 #[cfg(test)]

@@ -55,6 +55,7 @@ impl ControlPlane {
     pub(super) async fn start(fabric: &Fabric, clock: Clock, seed: u64) -> Result<Self> {
         let config = ApiConfig {
             seed,
+            service_cidrs: vec![Fabric::SERVICE_CIDR.into(), Fabric::SERVICE_CIDR6.into()],
             ..ApiConfig::default()
         };
         let api = ApiServer::start(clock, config);
@@ -122,7 +123,7 @@ impl LocalCloud {
             profile: Profile::local(),
             seed: world.seed,
             scale: Scale::new(clock.now(), 1),
-            ranges: vec![Fabric::LB_CIDR.into()],
+            ranges: vec![Fabric::LB_CIDR.into(), Fabric::LB_CIDR6.into()],
         };
         let cloud = Cloud::new(config, clock);
         let driver = Driver::start(cloud.clone());

@@ -2,7 +2,7 @@
 
 use crate::cells::Frontend;
 use anyhow::{Context, Result};
-use e2e_fabric::Netns;
+use e2e_fabric::{Netns, both};
 use onehop_e2e::{
     traffic::{Answer, Failure, FailureKind, SocketSource, Transport, ask_tcp, ask_udp},
     world::{OnTerm, Proxy, ServiceManifest, World, WorldConfig, pod, sockets_of},
@@ -239,7 +239,10 @@ impl PodOnA {
 
     /// Ends the world, in which packets with a source of `foreign` were dropped by the fabric.
     pub(crate) async fn end_with_drops_of(self, foreign: Ipv4Addr) -> Result<()> {
-        self.world.end_with_drops(|d| d.source == foreign).await
+        let foreign = both(foreign);
+        self.world
+            .end_with_drops(|d| foreign.contains(&d.source))
+            .await
     }
 
     /// Ends the world.

@@ -12,15 +12,16 @@
 //! finds only what was chosen a moment ago (`fresh`), so that a SYN that is sent again goes the same way.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use onehop_nft::expr::{DynsetOp, LookupTo, MetaKey, PayloadAt, PayloadBase, SetRef};
 use onehop_nft::{
-    Batch, Chain, ChainType, CmpOp, Element, Expr, Field, FieldType, Hook, Reg, Rule, Set, Value,
+    Batch, Chain, ChainType, CmpOp, Element, Expr, Family, Field, FieldType, Hook, Reg, Rule, Set,
+    Value,
 };
 
-use super::layout::table;
+use super::layout::{FAMILIES, address_type, addresses_at, table};
 use crate::engine::Protocol;
 
 /// Frontends whose destination is kept, and the chain that chooses among their targets.
@@ -51,9 +52,6 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// The register after the five of the 5-tuple.
-const MARK_REG: Reg = Reg(5);
-
 /// How long flows without packets last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Idle {
@@ -62,19 +60,15 @@ pub(super) struct Idle {
 }
 
 /// Sets, maps and the chains that do not depend on the number of targets.
-pub(super) fn create(batch: &mut Batch, idle: Idle) {
-    let of = table();
-    let front = [FieldType::IPV4, FieldType::PROTO, FieldType::PORT];
-    let slot = [
-        FieldType::IPV4,
-        FieldType::PROTO,
-        FieldType::PORT,
-        FieldType::MARK,
-    ];
+pub(super) fn create(batch: &mut Batch, family: Family, idle: Idle) {
+    let of = table(family);
+    let address = address_type(family);
+    let front = [address, FieldType::PROTO, FieldType::PORT];
+    let slot = [address, FieldType::PROTO, FieldType::PORT, FieldType::MARK];
     let tuple = [
-        FieldType::IPV4,
+        address,
         FieldType::PORT,
-        FieldType::IPV4,
+        address,
         FieldType::PROTO,
         FieldType::PORT,
     ];
@@ -85,58 +79,78 @@ pub(super) fn create(batch: &mut Batch, idle: Idle) {
         let set = Set::new(name, &tuple).map(&[FieldType::MARK]);
         batch.add_set(&of, &set.timeout().dynamic().size(MOST_FLOWS));
     }
-    let ours = || Rule::ip().in_set(&FRONT, FLOATING);
-    base(batch, "untracked", RAW, vec![ours().notrack()]);
+    let ours = || Rule::new(family).in_set(&FRONT, FLOATING);
+    base(batch, family, "untracked", RAW, vec![ours().notrack()]);
     batch.add_chain(&of, &Chain::regular("floating-first"));
-    let first = || Rule::ip().vmap(&FRONT, CHOICES);
-    for rule in [mark_from(FRESH), marked().accept(), first()] {
+    let first = || Rule::new(family).vmap(&FRONT, CHOICES);
+    for rule in [mark_from(family, FRESH), marked(family).accept(), first()] {
         batch.add_rule(&of, "floating-first", &rule);
     }
-    let syn = Rule::ip().l4proto(TCP);
+    let syn = Rule::new(family).l4proto(TCP);
     let syn = syn.tcp_flags(FIN | SYN | RST | ACK, CmpOp::Eq, SYN);
-    let ends = marked().l4proto(TCP);
+    let ends = marked(family).l4proto(TCP);
     let ends = ends.tcp_flags(FIN | RST, CmpOp::Neq, 0);
     let rules = vec![
-        Rule::ip().not_in_set(&FRONT, FLOATING).accept(),
+        Rule::new(family).not_in_set(&FRONT, FLOATING).accept(),
         syn.goto("floating-first"),
-        mark_from(FLOWS),
-        remember(ends, FLOWS, DynsetOp::Update, CLOSING).accept(),
-        remember(marked().l4proto(TCP), FLOWS, DynsetOp::Update, idle.tcp).accept(),
-        remember(marked().l4proto(UDP), FLOWS, DynsetOp::Update, idle.udp).accept(),
+        mark_from(family, FLOWS),
+        remember(family, ends, FLOWS, DynsetOp::Update, CLOSING).accept(),
+        remember(
+            family,
+            marked(family).l4proto(TCP),
+            FLOWS,
+            DynsetOp::Update,
+            idle.tcp,
+        )
+        .accept(),
+        remember(
+            family,
+            marked(family).l4proto(UDP),
+            FLOWS,
+            DynsetOp::Update,
+            idle.udp,
+        )
+        .accept(),
         // In the middle of a flow that is not known: the chain `rest` answers.
-        Rule::ip().l4proto(UDP).goto("floating-first"),
+        Rule::new(family).l4proto(UDP).goto("floating-first"),
     ];
-    base(batch, "floating-path", MANGLE, rules);
+    base(batch, family, "floating-path", MANGLE, rules);
 }
 
 /// Chain and rules that choose one of `count` targets (FC-26).
-pub(super) fn add_choice(batch: &mut Batch, count: u32, idle: Idle) {
-    let name = choice(count);
-    batch.add_chain(&table(), &Chain::regular(&name));
-    let hash = load_tuple(Rule::ip())
+pub(super) fn add_choice(batch: &mut Batch, family: Family, count: u32, idle: Idle) {
+    let (of, name) = (table(family), choice(count));
+    batch.add_chain(&of, &Chain::regular(&name));
+    let hash = load_tuple(Rule::new(family), family)
         .push(Expr::Jhash {
             sreg: Reg(0),
             dreg: Reg(0),
-            len: 20,
+            len: u32::from(mark_word(family)) * 4,
             modulus: count,
             seed: 1,
             offset: FIRST_SLOT,
         })
         .push(SET_MARK);
-    let target = slot_lookup();
-    let forget = remember(Rule::ip(), FLOWS, DynsetOp::Delete, Duration::ZERO);
-    let add = |rule: Rule, set, time| remember(rule, set, DynsetOp::Add, time);
+    let target = slot_lookup(family);
+    let forget = remember(
+        family,
+        Rule::new(family),
+        FLOWS,
+        DynsetOp::Delete,
+        Duration::ZERO,
+    );
+    let add = |rule: Rule, set, time| remember(family, rule, set, DynsetOp::Add, time);
     let rules = [
         hash,
         target,
         forget,
-        add(Rule::ip().l4proto(TCP), FLOWS, idle.tcp),
-        add(Rule::ip().l4proto(TCP), FRESH, FRESH_FOR),
-        add(Rule::ip().l4proto(UDP), FLOWS, idle.udp),
-        Rule::ip().counter().accept(),
+        add(Rule::new(family).l4proto(TCP), FLOWS, idle.tcp),
+        add(Rule::new(family).l4proto(TCP), FRESH, FRESH_FOR),
+        add(Rule::new(family).l4proto(UDP), FLOWS, idle.udp),
+        Rule::new(family).counter().accept(),
     ];
     for rule in rules {
-        batch.add_rule(&table(), &name, &rule);
+        batch.add_rule(&of, &name, &rule);
     }
 }
 
@@ -146,37 +160,39 @@ pub(super) fn choice(count: u32) -> String {
 }
 
 /// Only packets that a delivery link takes.
-pub(super) fn marked() -> Rule {
-    Rule::ip().cmp(Field::Mark, CmpOp::Neq, Value::new().u32_host(0))
+pub(super) fn marked(family: Family) -> Rule {
+    Rule::new(family).cmp(Field::Mark, CmpOp::Neq, Value::new().u32_host(0))
 }
 
 /// A remembered flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Remembered {
     pub(super) client: SocketAddr,
-    pub(super) address: Ipv4Addr,
+    pub(super) address: IpAddr,
     pub(super) protocol: u8,
     pub(super) port: u16,
     pub(super) mark: u32,
     /// To name it in the map.
+    pub(super) family: Family,
     pub(super) key: Value,
 }
 
 impl Remembered {
-    pub(super) fn read(element: &Element) -> Option<Self> {
-        let key = &element.key;
+    pub(super) fn read(family: Family, element: &Element) -> Option<Self> {
+        let (key, v6) = (&element.key, family == Family::Ip6);
+        // Source, its port, destination, protocol, port: each padded to four bytes.
+        let length = if v6 { 16 } else { 4 };
+        let (destination, protocol) = (length + 4, 2 * length + 4);
         let Some(onehop_nft::ElementData::Value(data)) = &element.data else {
             return None;
         };
-        let std::net::IpAddr::V4(address) = key.addr_at(8, false)? else {
-            return None;
-        };
         Some(Self {
-            client: SocketAddr::new(key.addr_at(0, false)?, key.port_at(4)?),
-            address,
-            protocol: key.u8_at(12)?,
-            port: key.port_at(16)?,
+            client: SocketAddr::new(key.addr_at(0, v6)?, key.port_at(length)?),
+            address: key.addr_at(destination, v6)?,
+            protocol: key.u8_at(protocol)?,
+            port: key.port_at(protocol + 4)?,
             mark: data.u32_host_at(0)?,
+            family,
             key: *key,
         })
     }
@@ -185,11 +201,14 @@ impl Remembered {
 /// The batch that forgets flows.
 pub(super) fn forget(flows: &[Remembered]) -> Batch {
     let mut batch = Batch::new();
-    let keys: BTreeSet<Value> = flows.iter().map(|flow| flow.key).collect();
-    let elements = || keys.iter().map(|key| Element::key(*key));
-    for set in [FLOWS, FRESH] {
-        // Any of them may have run out meanwhile.
-        batch.destroy_elements(&table(), set, elements());
+    for family in FAMILIES {
+        let of_family = flows.iter().filter(|flow| flow.family == family);
+        let keys: BTreeSet<Value> = of_family.map(|flow| flow.key).collect();
+        for set in [FLOWS, FRESH] {
+            // Any of them may have run out meanwhile.
+            let elements = keys.iter().map(|key| Element::key(*key));
+            batch.destroy_elements(&table(family), set, elements);
+        }
     }
     batch
 }
@@ -200,27 +219,51 @@ const SET_MARK: Expr = Expr::MetaSet {
     key: MetaKey::Mark,
 };
 
-fn base(batch: &mut Batch, name: &str, priority: i32, rules: Vec<Rule>) {
-    let chain = Chain::base(name, ChainType::Filter, Hook::Prerouting, priority);
-    batch.add_chain(&table(), &chain);
+fn base(batch: &mut Batch, family: Family, name: &str, priority: i32, rules: Vec<Rule>) {
+    let (of, chain) = (
+        table(family),
+        Chain::base(name, ChainType::Filter, Hook::Prerouting, priority),
+    );
+    batch.add_chain(&of, &chain);
     for rule in rules {
-        batch.add_rule(&table(), name, &rule);
+        batch.add_rule(&of, name, &rule);
     }
 }
 
-fn load_tuple(rule: Rule) -> Rule {
+/// Words of an address.
+const fn words(family: Family) -> u8 {
+    match family {
+        Family::Ip6 => 4,
+        _ => 1,
+    }
+}
+
+/// The register after those of the 5-tuple.
+const fn mark_word(family: Family) -> u8 {
+    2 * words(family) + 3
+}
+
+fn load_tuple(rule: Rule, family: Family) -> Rule {
     let load = |word, base, offset, len| Expr::Payload {
         dreg: Reg(word),
         at: PayloadAt { base, offset, len },
     };
-    rule.push(load(0, PayloadBase::Network, 12, 4))
-        .push(load(1, PayloadBase::Transport, 0, 2))
-        .push(load(2, PayloadBase::Network, 16, 4))
+    let (source, destination, length) = addresses_at(family);
+    let after_source = words(family);
+    let after_destination = 2 * words(family) + 1;
+    rule.push(load(0, PayloadBase::Network, source, length))
+        .push(load(after_source, PayloadBase::Transport, 0, 2))
+        .push(load(
+            after_source + 1,
+            PayloadBase::Network,
+            destination,
+            length,
+        ))
         .push(Expr::Meta {
-            dreg: Reg(3),
+            dreg: Reg(after_destination),
             key: MetaKey::L4Proto,
         })
-        .push(load(4, PayloadBase::Transport, 2, 2))
+        .push(load(after_destination + 1, PayloadBase::Transport, 2, 2))
 }
 
 fn lookup(map: &str) -> Expr {
@@ -232,12 +275,14 @@ fn lookup(map: &str) -> Expr {
 }
 
 /// Packet mark := map(5-tuple), where there is one.
-fn mark_from(map: &str) -> Rule {
-    load_tuple(Rule::ip()).push(lookup(map)).push(SET_MARK)
+fn mark_from(family: Family, map: &str) -> Rule {
+    load_tuple(Rule::new(family), family)
+        .push(lookup(map))
+        .push(SET_MARK)
 }
 
 /// Packet mark := slots(frontend, packet mark).
-fn slot_lookup() -> Rule {
+fn slot_lookup(family: Family) -> Rule {
     let load = |word, base, offset, len| Expr::Payload {
         dreg: Reg(word),
         at: PayloadAt { base, offset, len },
@@ -246,28 +291,31 @@ fn slot_lookup() -> Rule {
         dreg: Reg(word),
         key,
     };
-    Rule::ip()
-        .push(load(0, PayloadBase::Network, 16, 4))
-        .push(meta(1, MetaKey::L4Proto))
-        .push(load(2, PayloadBase::Transport, 2, 2))
-        .push(meta(3, MetaKey::Mark))
+    let (_, destination, length) = addresses_at(family);
+    let words = words(family);
+    Rule::new(family)
+        .push(load(0, PayloadBase::Network, destination, length))
+        .push(meta(words, MetaKey::L4Proto))
+        .push(load(words + 1, PayloadBase::Transport, 2, 2))
+        .push(meta(words + 2, MetaKey::Mark))
         .push(lookup(SLOTS))
         .push(SET_MARK)
 }
 
 /// Writes (5-tuple → packet mark) into a map.
-fn remember(rule: Rule, map: &str, op: DynsetOp, time: Duration) -> Rule {
+fn remember(family: Family, rule: Rule, map: &str, op: DynsetOp, time: Duration) -> Rule {
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    load_tuple(rule)
+    let mark = Reg(mark_word(family));
+    load_tuple(rule, family)
         .push(Expr::Meta {
-            dreg: MARK_REG,
+            dreg: mark,
             key: MetaKey::Mark,
         })
         .push(Expr::Dynset {
             set: SetRef::from(map),
             op,
             key: Reg(0),
-            data: Some(MARK_REG),
+            data: Some(mark),
             timeout_ms: (millis > 0).then_some(millis),
         })
 }

@@ -1,7 +1,7 @@
 //! The kernel of one LB node: what was put there last, and the difference to what is wanted.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use e2e_fabric::{LbNet, Router};
 use onehop_nft::Socket;
@@ -25,7 +25,7 @@ pub(super) struct Kernel {
     links: Links,
     idle: Idle,
     // Addresses that the router delivers here.
-    routed: BTreeSet<Ipv4Addr>,
+    routed: BTreeSet<IpAddr>,
     // Whether flows may be left that the programmed state does not know.
     stale_flows: bool,
 }
@@ -88,9 +88,8 @@ impl Kernel {
     /// the state does not keep are ended: none can begin between the two.
     pub(super) fn program(&mut self, state: &DataPathState) -> Result<usize, Error> {
         let node = self.node();
-        let family = |address| Error::Family { node, address };
         self.link(state)?;
-        let wanted = layout::elements(state, &self.links).map_err(family)?;
+        let wanted = layout::elements(state, &self.links);
         self.stale_flows |= !self.flows.covers(state);
         self.unroute(&wanted)?;
         let (batch, counts) = layout::change(&self.elements, &wanted, &self.counts, self.idle);
@@ -128,8 +127,7 @@ impl Kernel {
     /// Makes the ways to members of floating frontends.
     fn link(&mut self, state: &DataPathState) -> Result<(), Error> {
         let node = self.node();
-        let members = layout::members(state).map_err(|address| Error::Family { node, address })?;
-        for member in members {
+        for member in layout::members(state) {
             let link = self.router.deliver(&self.net, member);
             let link = link.map_err(|source| Error::Fabric { node, source })?;
             self.links.insert(member, link);
@@ -139,9 +137,13 @@ impl Kernel {
 
     fn floating(&mut self) -> Result<Vec<Remembered>, Error> {
         let node = self.node();
-        let held = self.rules.elements(&layout::table(), FLOWS);
-        let held = held.map_err(|source| Error::Conntrack { node, source })?;
-        Ok(held.iter().filter_map(Remembered::read).collect())
+        let mut flows = Vec::new();
+        for family in layout::FAMILIES {
+            let held = self.rules.elements(&layout::table(family), FLOWS);
+            let held = held.map_err(|source| Error::Conntrack { node, source })?;
+            flows.extend(held.iter().filter_map(|of| Remembered::read(family, of)));
+        }
+        Ok(flows)
     }
 
     fn flow(&self, of: &Remembered) -> Option<Flow> {
@@ -151,11 +153,11 @@ impl Kernel {
         Some(Flow {
             client: of.client,
             frontend: Frontend {
-                address: of.address.into(),
+                address: of.address,
                 protocol,
                 port: of.port,
             },
-            target: SocketAddr::new((*member).into(), of.port),
+            target: SocketAddr::new(*member, of.port),
         })
     }
 

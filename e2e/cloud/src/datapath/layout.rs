@@ -1,4 +1,4 @@
-//! The LB node's table: fixed rules over maps. A state of the engine is a set of elements, a change
+//! The LB node's tables, one a family: fixed rules over maps. A state of the engine is a set of elements, a change
 //! of state the difference of two such sets in one batch. Pure.
 //!
 //! ```text
@@ -12,13 +12,13 @@
 //! Floating frontends are never translated; their chains are in `floating`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use onehop_core::diff::{Diff, diff};
 use onehop_nft::expr::{CT_STATUS_DNAT, CtKey, MetaKey, PayloadAt, PayloadBase};
 use onehop_nft::{
-    Batch, Chain, ChainType, CmpOp, CtDirection, Element, Expr, Field, FieldType, Hook, Reg, Rule,
-    Set, Table, Value, Verdict,
+    Batch, Chain, ChainType, CmpOp, CtDirection, Element, Expr, Family, Field, FieldType, Hook,
+    Reg, Rule, Set, Table, Value, Verdict,
 };
 
 use super::floating::{self, CHOICES, FIRST_SLOT, FLOATING, Idle};
@@ -42,7 +42,7 @@ const RST: u8 = 0x04;
 /// Key of a frontend in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Front {
-    pub(super) address: Ipv4Addr,
+    pub(super) address: IpAddr,
     pub(super) protocol: u8,
     pub(super) port: u16,
 }
@@ -50,52 +50,49 @@ pub(super) struct Front {
 /// Key of one element, whatever its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
-    Address(Ipv4Addr),
+    Address(IpAddr),
     Frontend(Front),
     Slot(Front, u32),
     Translated(Front),
-    Hairpin(Ipv4Addr),
+    Hairpin(IpAddr),
     Floating(Front),
     FloatingChoice(Front),
     FloatingSlot(Front, u32),
 }
 
 /// Marks of the delivery links to members, by address.
-pub(super) type Links = BTreeMap<Ipv4Addr, u32>;
+pub(super) type Links = BTreeMap<IpAddr, u32>;
 
 /// What an element holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Data {
     Nothing,
     Count(u32),
-    Target(SocketAddrV4),
+    Target(SocketAddr),
     Link(u32),
 }
 
 /// Everything in the table's sets.
 pub(super) type Elements = BTreeMap<Key, Data>;
 
-/// The elements that a state needs, or the address of a family that has no table.
-/// `links` has every member of [`members`].
-pub(super) fn elements(state: &DataPathState, links: &Links) -> Result<Elements, IpAddr> {
+/// The elements that a state needs. A frontend forwards to targets of its own family; `links` has every member of
+/// [`members`].
+pub(super) fn elements(state: &DataPathState, links: &Links) -> Elements {
     let mut elements = Elements::new();
     for address in &state.addresses {
-        elements.insert(Key::Address(v4(*address)?), Data::Nothing);
+        elements.insert(Key::Address(*address), Data::Nothing);
     }
     for (frontend, path) in &state.frontends {
-        let front = Front::of(frontend)?;
+        let front = Front::of(frontend);
         if path.floating {
-            add_floating(&mut elements, front, path, links)?;
+            add_floating(&mut elements, front, path, links);
             continue;
         }
         let mut slots = 0;
-        for target in &path.targets {
-            let SocketAddr::V4(target) = target else {
-                return Err(target.ip());
-            };
+        for target in path.targets.iter().filter(|target| front.suits(target)) {
             elements.insert(Key::Slot(front, slots), Data::Target(*target));
             if state.hairpin == Hairpin::LbNode {
-                elements.insert(Key::Hairpin(*target.ip()), Data::Nothing);
+                elements.insert(Key::Hairpin(target.ip()), Data::Nothing);
             }
             slots += 1;
         }
@@ -107,20 +104,15 @@ pub(super) fn elements(state: &DataPathState, links: &Links) -> Result<Elements,
             elements.insert(Key::Translated(front), Data::Nothing);
         }
     }
-    Ok(elements)
+    elements
 }
 
 /// A floating frontend: without a target it is known all the same, so that its flows keep their members.
-fn add_floating(
-    elements: &mut Elements,
-    front: Front,
-    path: &FrontendPath,
-    links: &Links,
-) -> Result<(), IpAddr> {
+fn add_floating(elements: &mut Elements, front: Front, path: &FrontendPath, links: &Links) {
     elements.insert(Key::Floating(front), Data::Nothing);
     let mut slots = 0;
-    for target in &path.targets {
-        if let Some(link) = links.get(&v4(target.ip())?) {
+    for target in path.targets.iter().filter(|target| front.suits(target)) {
+        if let Some(link) = links.get(&target.ip()) {
             elements.insert(Key::FloatingSlot(front, slots), Data::Link(*link));
             slots += 1;
         }
@@ -128,59 +120,76 @@ fn add_floating(
     if slots > 0 {
         elements.insert(Key::FloatingChoice(front), Data::Count(slots));
     }
-    Ok(())
 }
 
 /// Members to which packets of floating frontends go.
-pub(super) fn members(state: &DataPathState) -> Result<BTreeSet<Ipv4Addr>, IpAddr> {
+pub(super) fn members(state: &DataPathState) -> BTreeSet<IpAddr> {
     let floating = state.frontends.values().filter(|path| path.floating);
     let targets = floating.flat_map(|path| path.targets.iter().chain(&path.established));
-    targets.map(|target| v4(target.ip())).collect()
+    targets.map(SocketAddr::ip).collect()
 }
 
 impl Front {
-    pub(super) fn of(frontend: &Frontend) -> Result<Self, IpAddr> {
-        Ok(Self {
-            address: v4(frontend.address)?,
+    pub(super) fn of(frontend: &Frontend) -> Self {
+        Self {
+            address: frontend.address,
             protocol: frontend.protocol.number(),
             port: frontend.port,
-        })
+        }
+    }
+
+    fn suits(self, target: &SocketAddr) -> bool {
+        self.address.is_ipv4() == target.is_ipv4()
     }
 }
 
-fn v4(address: IpAddr) -> Result<Ipv4Addr, IpAddr> {
-    match address {
-        IpAddr::V4(address) => Ok(address),
-        IpAddr::V6(_) => Err(address),
+pub(super) const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+
+pub(super) fn table(family: Family) -> Table {
+    Table::new(family, "lb")
+}
+
+pub(super) fn address_type(family: Family) -> FieldType {
+    match family {
+        Family::Ip6 => FieldType::IPV6,
+        _ => FieldType::IPV4,
     }
 }
 
-pub(super) fn table() -> Table {
-    Table::ip("lb")
+/// Where source and destination address lie in a packet: offset, offset, length of either.
+pub(super) const fn addresses_at(family: Family) -> (u32, u32, u32) {
+    match family {
+        Family::Ip6 => (8, 24, 16),
+        _ => (12, 16, 4),
+    }
 }
 
-/// The table with its rules and no element.
+/// The tables with their rules and no element.
 pub(super) fn create(lost_flow: LostFlow, idle: Idle) -> Batch {
     let mut batch = Batch::new();
-    let of = table();
+    for family in FAMILIES {
+        create_table(&mut batch, family, lost_flow, idle);
+    }
+    batch
+}
+
+fn create_table(batch: &mut Batch, family: Family, lost_flow: LostFlow, idle: Idle) {
+    let of = table(family);
     batch.add_table(&of, 0, None);
-    let front = [FieldType::IPV4, FieldType::PROTO, FieldType::PORT];
-    let slot = [
-        FieldType::IPV4,
-        FieldType::PROTO,
-        FieldType::PORT,
-        FieldType::MARK,
-    ];
-    batch.add_set(&of, &Set::new(ADDRESSES, &[FieldType::IPV4]));
+    let address = address_type(family);
+    let front = [address, FieldType::PROTO, FieldType::PORT];
+    let slot = [address, FieldType::PROTO, FieldType::PORT, FieldType::MARK];
+    batch.add_set(&of, &Set::new(ADDRESSES, &[address]));
     batch.add_set(&of, &Set::new(FRONTENDS, &front).vmap());
     batch.add_set(
         &of,
-        &Set::new(SLOTS, &slot).map(&[FieldType::IPV4, FieldType::PORT]),
+        &Set::new(SLOTS, &slot).map(&[address, FieldType::PORT]),
     );
     batch.add_set(&of, &Set::new(TRANSLATED, &front));
-    let pair = [FieldType::IPV4, FieldType::IPV4];
+    let pair = [address, address];
     batch.add_set(&of, &Set::new(HAIRPINS, &pair));
-    floating::create(&mut batch, idle);
+    floating::create(batch, family, idle);
+    let rule = || Rule::new(family);
 
     let mut chain = |name, kind, hook, priority, rules: Vec<Rule>| {
         batch.add_chain(&of, &Chain::base(name, kind, hook, priority));
@@ -189,7 +198,7 @@ pub(super) fn create(lost_flow: LostFlow, idle: Idle) -> Batch {
         }
     };
     let key = [Field::Daddr, Field::L4Proto, Field::Dport];
-    let choose = Rule::ip().vmap(&key, FRONTENDS);
+    let choose = rule().vmap(&key, FRONTENDS);
     chain(
         "prerouting",
         ChainType::Nat,
@@ -199,7 +208,7 @@ pub(super) fn create(lost_flow: LostFlow, idle: Idle) -> Batch {
     );
 
     // What a delivery link takes keeps its address.
-    let unmarked = || Rule::ip().is(Field::Mark, Value::new().u32_host(0));
+    let unmarked = || rule().is(Field::Mark, Value::new().u32_host(0));
     let ours = || unmarked().in_set(&[Field::Daddr], ADDRESSES);
     let mut rest = Vec::new();
     if lost_flow == LostFlow::Reset {
@@ -217,13 +226,13 @@ pub(super) fn create(lost_flow: LostFlow, idle: Idle) -> Batch {
     );
 
     // Packets of targets whose flow has ended must not reach the client with the target's address.
-    let foreign = Rule::ip().ct_status(CT_STATUS_DNAT, false).counter().drop();
+    let foreign = rule().ct_status(CT_STATUS_DNAT, false).counter().drop();
     chain(
         "forward",
         ChainType::Filter,
         Hook::Forward,
         0,
-        vec![floating::marked().accept(), foreign],
+        vec![floating::marked(family).accept(), foreign],
     );
 
     let original = CtDirection::Original;
@@ -232,9 +241,9 @@ pub(super) fn create(lost_flow: LostFlow, idle: Idle) -> Batch {
         Field::L4Proto,
         Field::CtDport(original),
     ];
-    let translate = Rule::ip().in_set(&asked, TRANSLATED).masquerade(0);
+    let translate = rule().in_set(&asked, TRANSLATED).masquerade(0);
     // A packet from and to the same address would never leave the target's own network stack.
-    let itself = Rule::ip().in_set(&[Field::Saddr, Field::Daddr], HAIRPINS);
+    let itself = rule().in_set(&[Field::Saddr, Field::Daddr], HAIRPINS);
     chain(
         "postrouting",
         ChainType::Nat,
@@ -242,7 +251,6 @@ pub(super) fn create(lost_flow: LostFlow, idle: Idle) -> Batch {
         SRCNAT,
         vec![translate, itself.masquerade(0)],
     );
-    batch
 }
 
 /// The batch from one set of elements to another, and the counts that have a pick chain after it.
@@ -264,26 +272,36 @@ pub(super) fn change(
     };
     let needed: BTreeSet<u32> = new.values().filter_map(counted).collect();
     for count in needed.difference(counts) {
-        add_pick_chain(&mut batch, *count);
-        floating::add_choice(&mut batch, *count, idle);
+        for family in FAMILIES {
+            add_pick_chain(&mut batch, family, *count);
+            floating::add_choice(&mut batch, family, *count, idle);
+        }
     }
     let gone = removed.into_iter().map(|(key, data)| (*key, *data));
     let gone = gone.chain(changed.iter().map(|change| (*change.key, *change.old)));
     let come = added.into_iter().map(|(key, data)| (*key, *data));
     let come = come.chain(changed.iter().map(|change| (*change.key, *change.new)));
-    for (set, elements) in by_set(gone) {
-        batch.del_elements(&table(), set, elements);
+    for ((family, set), elements) in by_set(gone) {
+        batch.del_elements(&table(family), set, elements);
     }
-    for (set, elements) in by_set(come) {
-        batch.add_elements(&table(), set, elements);
+    for ((family, set), elements) in by_set(come) {
+        batch.add_elements(&table(family), set, elements);
     }
     (batch, counts.union(&needed).copied().collect())
 }
 
-fn by_set(elements: impl Iterator<Item = (Key, Data)>) -> BTreeMap<&'static str, Vec<Element>> {
-    let mut sets: BTreeMap<_, Vec<Element>> = BTreeMap::new();
+/// Elements by the table's family and the set in it.
+type BySet = BTreeMap<(Family, &'static str), Vec<Element>>;
+
+fn by_set(elements: impl Iterator<Item = (Key, Data)>) -> BySet {
+    let mut sets = BySet::new();
     for (key, data) in elements {
-        let (set, encoded) = encode_key(key);
+        let (address, set, encoded) = encode_key(key);
+        let family = if address.is_ipv4() {
+            Family::Ip
+        } else {
+            Family::Ip6
+        };
         let element = Element::key(encoded);
         let element = match data {
             Data::Nothing => element,
@@ -292,29 +310,28 @@ fn by_set(elements: impl Iterator<Item = (Key, Data)>) -> BTreeMap<&'static str,
             }
             Data::Count(count) => element.verdict(Verdict::Goto(pick(count))),
             Data::Link(mark) => element.value(Value::new().u32_host(mark)),
-            Data::Target(at) => element.value(Value::new().addr((*at.ip()).into()).port(at.port())),
+            Data::Target(at) => element.value(Value::new().addr(at.ip()).port(at.port())),
         };
-        sets.entry(set).or_default().push(element);
+        sets.entry((family, set)).or_default().push(element);
     }
     sets
 }
 
-fn encode_key(key: Key) -> (&'static str, Value) {
-    let front = |front: Front| {
-        Value::new()
-            .addr(front.address.into())
-            .u8(front.protocol)
-            .port(front.port)
-    };
+fn encode_key(key: Key) -> (IpAddr, &'static str, Value) {
+    let address = |of: IpAddr| Value::new().addr(of);
+    let front = |front: Front| address(front.address).u8(front.protocol).port(front.port);
     match key {
-        Key::Address(address) => (ADDRESSES, Value::new().addr(address.into())),
-        Key::Frontend(of) => (FRONTENDS, front(of)),
-        Key::Slot(of, slot) => (SLOTS, front(of).u32_host(slot)),
-        Key::Translated(of) => (TRANSLATED, front(of)),
-        Key::Floating(of) => (FLOATING, front(of)),
-        Key::FloatingChoice(of) => (CHOICES, front(of)),
-        Key::FloatingSlot(of, slot) => (floating::SLOTS, front(of).u32_host(FIRST_SLOT + slot)),
-        Key::Hairpin(of) => (HAIRPINS, Value::new().addr(of.into()).addr(of.into())),
+        Key::Address(of) => (of, ADDRESSES, address(of)),
+        Key::Frontend(of) => (of.address, FRONTENDS, front(of)),
+        Key::Slot(of, slot) => (of.address, SLOTS, front(of).u32_host(slot)),
+        Key::Translated(of) => (of.address, TRANSLATED, front(of)),
+        Key::Floating(of) => (of.address, FLOATING, front(of)),
+        Key::FloatingChoice(of) => (of.address, CHOICES, front(of)),
+        Key::FloatingSlot(of, slot) => {
+            let slot = front(of).u32_host(FIRST_SLOT + slot);
+            (of.address, floating::SLOTS, slot)
+        }
+        Key::Hairpin(of) => (of, HAIRPINS, address(of).addr(of)),
     }
 }
 
@@ -324,26 +341,28 @@ fn pick(count: u32) -> String {
 
 /// The chain that chooses one of `count` targets by the hash of the 5-tuple (FC-26). Only the first
 /// packet of a flow gets here; conntrack pins the rest (FC-62).
-fn add_pick_chain(batch: &mut Batch, count: u32) {
-    let name = pick(count);
-    batch.add_chain(&table(), &Chain::regular(&name));
+fn add_pick_chain(batch: &mut Batch, family: Family, count: u32) {
+    let (of, name) = (table(family), pick(count));
+    batch.add_chain(&of, &Chain::regular(&name));
     let load = |word, base, offset, len| Expr::Payload {
         dreg: Reg(word),
         at: PayloadAt { base, offset, len },
     };
-    let choose = Rule::ip()
-        .push(load(0, PayloadBase::Network, 12, 4))
-        .push(load(1, PayloadBase::Network, 16, 4))
-        .push(load(2, PayloadBase::Transport, 0, 2))
-        .push(load(3, PayloadBase::Transport, 2, 2))
+    let (source, destination, length) = addresses_at(family);
+    let words = u8::try_from(length / 4).unwrap_or(u8::MAX);
+    let choose = Rule::new(family)
+        .push(load(0, PayloadBase::Network, source, length))
+        .push(load(words, PayloadBase::Network, destination, length))
+        .push(load(2 * words, PayloadBase::Transport, 0, 2))
+        .push(load(2 * words + 1, PayloadBase::Transport, 2, 2))
         .push(Expr::Meta {
-            dreg: Reg(4),
+            dreg: Reg(2 * words + 2),
             key: MetaKey::L4Proto,
         })
         .push(Expr::Jhash {
             sreg: Reg(0),
             dreg: Reg(0),
-            len: 20,
+            len: 2 * length + 12,
             modulus: count,
             seed: 1,
             offset: 0,
@@ -353,11 +372,8 @@ fn add_pick_chain(batch: &mut Batch, count: u32) {
             key: CtKey::Mark,
             direction: None,
         });
-    batch.add_rule(&table(), &name, &choose);
+    batch.add_rule(&of, &name, &choose);
     let key = [Field::Daddr, Field::L4Proto, Field::Dport, Field::CtMark];
-    batch.add_rule(
-        &table(),
-        &name,
-        &Rule::ip().counter().dnat_to_map(&key, SLOTS),
-    );
+    let translate = Rule::new(family).counter().dnat_to_map(&key, SLOTS);
+    batch.add_rule(&of, &name, &translate);
 }

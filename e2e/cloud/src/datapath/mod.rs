@@ -61,14 +61,6 @@ pub enum Error {
         /// What the kernel says.
         source: onehop_nft::DumpError,
     },
-    /// An address of a family that the data path does not know yet.
-    #[error("LB node {node}: {address} is no IPv4 address")]
-    Family {
-        /// Which.
-        node: IpAddr,
-        /// The address.
-        address: IpAddr,
-    },
 }
 
 /// An LB node with a kernel. Clones share it.
@@ -146,7 +138,9 @@ impl NetNode {
 
 impl LbNode for NetNode {
     fn probe(&self, order: &ProbeOrder, timeout: Duration) -> BoxFuture<'static, Outcome> {
-        let (ns, own) = (self.net.netns().clone(), self.net.address().into());
+        let [v4, v6] = self.net.addresses();
+        let own = if order.to.is_ipv4() { v4 } else { v6 };
+        let ns = self.net.netns().clone();
         probe::run(self.clock, ns, own, order.clone(), timeout).boxed()
     }
 

@@ -54,8 +54,13 @@ async fn connect(ns: &Netns, order: &ProbeOrder) -> std::io::Result<TcpStream> {
 
 /// A GET; the status code of the answer. The body is left unread.
 async fn get(stream: &mut TcpStream, own: IpAddr, path: &str) -> std::io::Result<u16> {
+    // As a URL names it: an IPv6 address in brackets.
+    let host = match own {
+        IpAddr::V4(own) => own.to_string(),
+        IpAddr::V6(own) => format!("[{own}]"),
+    };
     let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {own}\r\nUser-Agent: onehop-cloud-probe\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: onehop-cloud-probe\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();

@@ -1,6 +1,6 @@
 //! The pods of a node: a namespace, a link and an address each, and what becomes of the address afterwards.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use onehop_core::time::Time;
@@ -10,12 +10,17 @@ use crate::fabric::lock;
 use crate::ip::Batch;
 use crate::netns::Netns;
 use crate::ownership::{AddressEvent, Step};
+use crate::settle::settle;
+use crate::twin::{both, twin};
 use crate::{Error, Result};
 
 /// Next hop that every pod has, at the other end of its link. No interface carries the address; the neighbour entry
 /// is static, as with the routed-pod CNIs.
 const POD_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const POD_GATEWAY_MAC: &str = "ee:ee:ee:ee:ee:ee";
+/// The same in IPv6: the link-local address that follows from the link-layer one.
+const POD_GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
+
 /// A pod's namespace on a node. Give it back by [`NodeNet::remove_pod`]; its processes must have ended.
 #[derive(Debug)]
 pub struct PodNet {
@@ -46,9 +51,9 @@ impl PodNet {
         &self.name
     }
 
-    /// Its address, as sockets want it.
-    pub fn ip(&self) -> IpAddr {
-        self.address.into()
+    /// Its addresses, IPv4 first.
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        both(self.address)
     }
 }
 
@@ -92,6 +97,14 @@ impl NodeNet {
                 "rule del pref 1536 from {address} lookup {SECONDARY_TABLE}"
             ));
         batch.run(self.netns())?;
+        let address6 = twin(address);
+        let mut batch = Batch::v6();
+        batch
+            .line(format!("rule del pref 512 to {address6} lookup main"))
+            .line(format!(
+                "rule del pref 1536 from {address6} lookup {SECONDARY_TABLE}"
+            ));
+        batch.run(self.netns())?;
         drop(ns);
         let until = lock(&self.inner.book).give_back(address, self.now());
         self.tell(AddressEvent::Cooling {
@@ -129,7 +142,9 @@ impl NodeNet {
         let steps = lock(&self.inner.book).settle(self.now());
         for step in steps {
             let (Step::Release(address) | Step::Offer(address)) = step;
-            self.inner.plan.router.disown(address)?;
+            for address in both(address) {
+                self.inner.plan.router.disown(address)?;
+            }
             self.tell(AddressEvent::Released {
                 node: self.name().to_owned(),
                 address,
@@ -167,11 +182,13 @@ impl NodeNet {
     fn cable_pod(&self, pod: &str, address: Ipv4Addr) -> Result<PodNet> {
         let Inner { plan, ns: node, .. } = &*self.inner;
         if plan.router.owner(address).as_deref() != Some(self.secondary_port().as_str()) {
-            plan.router.own(
-                address,
-                &self.secondary_port(),
-                Some(self.secondary_address()),
-            )?;
+            let port = self.secondary_port();
+            for (address, via) in both(address)
+                .into_iter()
+                .zip(both(self.secondary_address()))
+            {
+                plan.router.own(address, &port, Some(via))?;
+            }
             self.tell(AddressEvent::Assigned {
                 node: self.name().to_owned(),
                 address,
@@ -200,6 +217,15 @@ impl NodeNet {
                 "rule add pref 1536 from {address} lookup {SECONDARY_TABLE}"
             ));
         batch.run(node)?;
+        let address6 = twin(address);
+        let mut batch = Batch::v6();
+        batch
+            .line(format!("route add {address6} dev {interface}"))
+            .line(format!("rule add pref 512 to {address6} lookup main"))
+            .line(format!(
+                "rule add pref 1536 from {address6} lookup {SECONDARY_TABLE}"
+            ));
+        batch.run(node)?;
         let mut batch = Batch::default();
         batch
             .line("link set eth0 up")
@@ -210,6 +236,15 @@ impl NodeNet {
             ))
             .line(format!("route add default via {POD_GATEWAY} dev eth0"));
         batch.run(&ns)?;
+        let mut batch = Batch::v6();
+        batch
+            .line(format!("addr add {address6}/128 dev eth0 nodad"))
+            .line(format!(
+                "neigh add {POD_GATEWAY6} lladdr {POD_GATEWAY_MAC} dev eth0 nud permanent"
+            ))
+            .line(format!("route add default via {POD_GATEWAY6} dev eth0"));
+        batch.run(&ns)?;
+        settle(&ns, &[(address6, "eth0")])?;
         Batch::default().sends(&interface).run(node)?;
         self.tell(AddressEvent::Used {
             node: self.name().to_owned(),

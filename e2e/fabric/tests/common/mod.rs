@@ -7,7 +7,7 @@
 )]
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -60,7 +60,12 @@ pub fn call_udp(from: &Netns, to: SocketAddr) -> SocketAddr {
 }
 
 pub fn udp_to(from: &Netns, to: SocketAddr) -> UdpSocket {
-    let socket = from.udp_socket(at(Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let any: IpAddr = if to.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
+    let socket = from.udp_socket(at(any, 0)).unwrap();
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket.connect(to).unwrap();
     socket.send(b"hello").unwrap();
@@ -84,8 +89,8 @@ pub fn dnat(ns: &Netns, protocol: u8, from: SocketAddr, to: SocketAddr) {
     ns.run(move || Socket::open().unwrap().commit(&batch).unwrap());
 }
 
-pub fn at(address: Ipv4Addr, port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(address), port)
+pub fn at(address: impl Into<IpAddr>, port: u16) -> SocketAddr {
+    SocketAddr::new(address.into(), port)
 }
 
 /// Waits until `probe` holds.

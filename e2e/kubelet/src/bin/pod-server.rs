@@ -4,7 +4,7 @@
 //! kubelet stand-in, which sets `POD_NAME`, `POD_UID` and `NODE_NAME`.
 
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
@@ -97,6 +97,8 @@ struct Identity {
 
 impl Identity {
     fn answer(&self, peer: SocketAddr, local: SocketAddr) -> serde_json::Value {
+        // One socket serves both families; IPv4 is told as such.
+        let [peer, local] = [peer, local].map(|a| SocketAddr::new(a.ip().to_canonical(), a.port()));
         json!({"pod": self.pod, "uid": self.uid, "node": self.node, "peer": peer, "local": local})
     }
 }
@@ -132,9 +134,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         ports.spawn_local(accept(listener, Rc::clone(&identity), stage.clone(), http));
     }
     for port in args.udp {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))
-            .await
-            .with_context(|| format!("bind udp port {port}"))?;
+        let socket = bind(Type::DGRAM, Protocol::UDP, port)?;
+        let socket = UdpSocket::from_std(socket.into())?;
         ports.spawn_local(datagrams(socket, Rc::clone(&identity), stage.clone()));
     }
     drop(stage);
@@ -167,14 +168,24 @@ async fn life(mut term: Signal, on_term: OnTerm, delay: Duration, stage: watch::
 
 fn listen(port: u16) -> anyhow::Result<TcpListener> {
     let what = || format!("listen on tcp port {port}");
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).with_context(what)?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket
-        .bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())
-        .with_context(what)?;
+    let socket = bind(Type::STREAM, Protocol::TCP, port)?;
     socket.listen(1024).with_context(what)?;
     TcpListener::from_std(socket.into()).with_context(what)
+}
+
+/// A socket on all addresses of both families.
+fn bind(kind: Type, protocol: Protocol, port: u16) -> anyhow::Result<Socket> {
+    let what = || format!("bind {protocol:?} port {port}");
+    let socket = Socket::new(Domain::IPV6, kind, Some(protocol)).with_context(what)?;
+    socket.set_only_v6(false)?;
+    if kind == Type::STREAM {
+        socket.set_reuse_address(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket
+        .bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())
+        .with_context(what)?;
+    Ok(socket)
 }
 
 /// Accepts until the closing stage, with whatever lies in the backlog then, and returns when every connection is
