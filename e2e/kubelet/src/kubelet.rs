@@ -147,6 +147,11 @@ impl Kubelet {
         of_pod.next_back().map(|(_, netns)| netns.clone())
     }
 
+    /// Where its pods are, now and later.
+    pub fn places(&self) -> PodPlaces {
+        PodPlaces(Arc::clone(&self.shared.namespaces))
+    }
+
     /// The pods with a running process.
     pub fn pods(&self) -> Vec<PodRef> {
         let mut pods: Vec<PodRef> = lock(&self.shared.pids)
@@ -155,6 +160,21 @@ impl Kubelet {
             .collect();
         pods.dedup();
         pods
+    }
+}
+
+/// The network namespaces of a kubelet's pods; outlives it, for reports.
+#[derive(Clone)]
+pub struct PodPlaces(Namespaces);
+
+impl PodPlaces {
+    /// Every pod that has a namespace now.
+    pub fn all(&self) -> Vec<(PodRef, Netns)> {
+        let places = lock(&self.0);
+        let all = places
+            .iter()
+            .map(|(pod, netns)| (pod.clone(), netns.clone()));
+        all.collect()
     }
 }
 

@@ -20,4 +20,4 @@ mod status;
 pub use container::RestartBackoff;
 pub use events::{EventHook, PodEvent, PodRef, PodStep};
 pub use images::{Image, ImageTable};
-pub use kubelet::{Kubelet, KubeletConfig};
+pub use kubelet::{Kubelet, KubeletConfig, PodPlaces};

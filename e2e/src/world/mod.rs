@@ -172,6 +172,9 @@ impl World {
             journal: Arc::clone(&journal),
             api: plane.api.clone(),
             namespaces: namespaces(&fabric, &local, &kubelets, &client),
+            router: fabric.router().clone(),
+            topology: topology(&local, &kubelets, &client),
+            pods: kubelets.iter().map(Kubelet::places).collect(),
         };
         let world = Self {
             clock,
@@ -260,7 +263,7 @@ impl World {
     }
 }
 
-/// The namespaces that a report looks into; pods come and go and are not among them.
+/// The namespaces that are there from start to end.
 fn namespaces(
     fabric: &Fabric,
     local: &LocalCloud,
@@ -271,6 +274,26 @@ fn namespaces(
     let lbs = local.lbs.iter().map(LbNode::netns);
     let nodes = kubelets.iter().map(|k| k.node().netns());
     fixed.into_iter().chain(lbs).chain(nodes).cloned().collect()
+}
+
+/// What stands where, a line each.
+fn topology(local: &LocalCloud, kubelets: &[Kubelet], client: &ClientNet) -> String {
+    let client = format!("client {}\n", client.address());
+    let lbs = local.lbs.iter();
+    let lbs = lbs.map(|lb| format!("load balancer node of {}: {}\n", lb.zone(), lb.address()));
+    let nodes = kubelets.iter().map(|kubelet| {
+        let node = kubelet.node();
+        format!(
+            "node {}: {} at {}, {} at {}, pods {}\n",
+            node.name(),
+            node.address(),
+            node.primary_port(),
+            node.secondary_address(),
+            node.secondary_port(),
+            node.pod_cidr()
+        )
+    });
+    std::iter::once(client).chain(lbs).chain(nodes).collect()
 }
 
 /// Name of the agent's pod on a node.

@@ -1,10 +1,12 @@
-//! What a world leaves behind when it fails: topology, rules, routes and connections of each namespace, objects, and all
-//! event logs on one time axis. Written while the world still stands.
+//! What a world leaves behind when it fails: topology, rules, routes and connections of each namespace, packets counted
+//! at each hop, what the router dropped, objects, and all event logs on one time axis. Written while the world still
+//! stands.
 
 use super::Journal;
 use e2e_apiserver::ApiServer;
 use e2e_cloud::Cloud;
-use e2e_fabric::Netns;
+use e2e_fabric::{Netns, Router};
+use e2e_kubelet::PodPlaces;
 use serde_json::{Value, json};
 use std::{fmt::Write, io, path::Path, process::Command, sync::Arc};
 
@@ -14,6 +16,10 @@ pub(super) struct Sources {
     pub(super) journal: Arc<Journal>,
     pub(super) api: ApiServer,
     pub(super) namespaces: Vec<Netns>,
+    pub(super) router: Router,
+    /// What stands where, a line each.
+    pub(super) topology: String,
+    pub(super) pods: Vec<PodPlaces>,
 }
 
 /// What is asked in every namespace. A judge that is not installed leaves its own message instead.
@@ -30,8 +36,16 @@ impl Sources {
     /// Writes all files into `folder`.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         let mut guide = "enter a namespace while its world lives:\n".to_owned();
-        for netns in &self.namespaces {
+        let mut hops =
+            "namespace interface packets-in packets-out dropped-in dropped-out\n".to_owned();
+        let pods = self.pods.iter().flat_map(PodPlaces::all);
+        // Those with the node's own network are there already.
+        let known = |netns: &Netns| self.namespaces.iter().any(|n| n.name() == netns.name());
+        let pods = pods.map(|(_, netns)| netns).filter(|netns| !known(netns));
+        for netns in self.namespaces.iter().cloned().chain(pods) {
+            let netns = &netns;
             let name = netns.name();
+            hops += &packets(netns);
             // Writing to a String cannot fail.
             let _ = writeln!(guide, "  ip netns exec {name} bash");
             let place = folder.join("namespaces").join(name);
@@ -41,8 +55,25 @@ impl Sources {
             }
         }
         std::fs::write(folder.join("README"), guide)?;
+        std::fs::write(folder.join("hops"), hops)?;
+        std::fs::write(folder.join("topology"), self.topology())?;
+        std::fs::write(folder.join("drops.jsonl"), self.drops())?;
         std::fs::write(folder.join("objects.json"), self.api.dump().to_string())?;
         std::fs::write(folder.join("timeline.jsonl"), self.timeline())
+    }
+
+    /// What stands where, and by which port of the router each address is reached: nodes, pods, load balancers.
+    fn topology(&self) -> String {
+        let routes = ask(self.router.netns(), &["ip", "route"]);
+        format!(
+            "{}\naddresses by port of the router:\n{routes}",
+            self.topology
+        )
+    }
+
+    fn drops(&self) -> String {
+        let lines = self.router.drops().into_iter();
+        lines.map(|drop| json!(drop).to_string() + "\n").collect()
     }
 
     /// The cloud's events and the kubelets' in the order of their time.
@@ -58,6 +89,25 @@ impl Sources {
             text
         })
     }
+}
+
+/// The packets of each interface of a namespace, a line each.
+fn packets(netns: &Netns) -> String {
+    // The thread's own view: /proc/self is the main thread's, which lives elsewhere.
+    let text = netns.run(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
+    let line = |line: &str| {
+        let (interface, counts) = line.split_once(':')?;
+        let counts: Vec<&str> = counts.split_whitespace().collect();
+        // bytes packets errs drop fifo frame compressed multicast, first received, then sent.
+        let [received, lost, sent, unsent] = [1, 3, 9, 11].map(|at| counts.get(at).copied());
+        let interface = interface.trim();
+        let name = netns.name();
+        Some(format!(
+            "{name} {interface} {} {} {} {}\n",
+            received?, sent?, lost?, unsent?
+        ))
+    };
+    text.unwrap_or_default().lines().filter_map(line).collect()
 }
 
 fn ask(netns: &Netns, command: &'static [&str]) -> String {

@@ -2,6 +2,7 @@
 
 mod cells;
 mod empty;
+mod endings;
 mod flood;
 mod hairpin;
 mod health_port;
