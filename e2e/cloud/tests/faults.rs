@@ -186,7 +186,7 @@ fn fct16_fc92_after_a_partial_success_answer_and_describe_agree() {
 }
 
 #[test]
-fn a_full_quota_refuses_by_its_name_and_changes_nothing() {
+fn fc93_a_full_quota_refuses_by_its_name_and_changes_nothing() {
     let mut sim = Sim::local();
     let (lb_id, group) = sim.balanced_group(tcp_group("web"));
     let none = Quotas::default();
@@ -196,7 +196,7 @@ fn a_full_quota_refuses_by_its_name_and_changes_nothing() {
         let Err(ApiError::QuotaExceeded { quota, .. }) = act(sim) else {
             panic!("{name}: accepted or another error");
         };
-        assert_eq!(quota, name);
+        assert_eq!(quota, name, "FC-93");
         assert_eq!(sim.engine.inventory(), before);
         faulty(sim, |faults| faults.quotas = none);
     };

@@ -378,7 +378,7 @@ fn fc05_fc06_the_same_seed_gives_the_same_log_and_draws_stay_in_range() {
             .unwrap()
             .contains(r#""seed":42"#)
     );
-    // FC-06
+    // FC-06, FC-11: what was set is what is drawn from.
     let healthy = one
         .history(target(1))
         .iter()
@@ -391,4 +391,45 @@ fn fc05_fc06_the_same_seed_gives_the_same_log_and_draws_stay_in_range() {
         }
     }
     assert_eq!(one.now.since(START), Duration::from_mins(3));
+}
+
+#[test]
+fn fct21_fc42_a_trickle_reaches_initial_targets_as_rarely_as_the_knob_says() {
+    let chosen = |per_mille| {
+        let mut profile = lagging(|lags| lags.registration = Lag::secs(100));
+        profile.trickle_per_mille = per_mille;
+        let mut sim = Sim::new(profile, 1, &["a"]);
+        let (_, group) = sim.balanced_group(tcp_group("web"));
+        sim.up.extend([target(1), target(2)]);
+        sim.register(&group, &[target(1)]);
+        let alone = sim.front().targets;
+        sim.run_secs(150);
+        sim.register(&group, &[target(2)]);
+        assert_eq!(sim.state(&group, target(2)).0, TargetState::Initial);
+        let targets = sim.front().targets;
+        let of = |wanted| targets.iter().filter(|at| **at == wanted).count();
+        (alone, of(target(1)), of(target(2)))
+    };
+    // FC-T21
+    assert_eq!(chosen(1000), (vec![target(1)], 1, 1));
+    assert_eq!(chosen(0), (vec![], 1, 0));
+    // FC-42: one in 51.
+    assert_eq!(chosen(20), (vec![], 50, 1));
+}
+
+#[test]
+fn fc22_the_switch_for_all_down_is_one_load_balancers_own() {
+    let mut sim = Sim::local();
+    let (lb, group) = sim.balanced_group(tcp_group("web"));
+    sim.register(&group, &[target(1)]);
+    sim.run_secs(10);
+    assert_eq!(sim.state(&group, target(1)).0, TargetState::Unhealthy);
+    // FC-22: the local profile stops by default.
+    assert_eq!(sim.front().targets, []);
+    let open = Profile {
+        all_down: AllDown::FailOpen,
+        ..Profile::local()
+    };
+    sim.engine.override_profile(&lb, open).unwrap();
+    assert_eq!(sim.front().targets, [target(1)]);
 }

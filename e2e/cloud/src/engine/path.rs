@@ -26,7 +26,8 @@ pub struct Frontend {
 /// What happens to packets of one frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendPath {
-    /// Targets among which a new flow chooses, sorted. With none, it is dropped without a word.
+    /// Targets among which a new flow chooses, sorted; one that stands here twice is chosen twice as often. With none,
+    /// the flow is dropped without a word.
     pub targets: Vec<SocketAddr>,
     /// Targets whose established flows go on. Flows to any other target of this frontend end.
     pub established: BTreeSet<SocketAddr>,
@@ -147,6 +148,17 @@ impl Engine {
             .filter(|(_, target)| target.takes_new_flows(node, around))
             .map(|(at, _)| **at)
             .collect();
+        let trickle = self.profile_of(id).trickle_per_mille.min(1000);
+        if trickle > 0 {
+            let initial = seen.iter().filter(|(_, target)| {
+                target.life == Life::Registered && target.state == TargetState::Initial
+            });
+            let initial = initial.map(|(at, _)| **at);
+            let initial: Vec<SocketAddr> = initial.filter(|at| !usable.contains(at)).collect();
+            if !initial.is_empty() && (trickle == 1000 || !usable.is_empty()) {
+                return with_trickle(&usable, initial, trickle);
+            }
+        }
         // FC-31a: a zone without a healthy target does not fail open while another zone has one.
         let healthy = |target: &super::Target| target.state == TargetState::Healthy;
         let fails_open = self.profile_of(id).all_down == AllDown::FailOpen
@@ -169,9 +181,27 @@ impl Engine {
                 .get(id)
                 .into_iter()
                 .flat_map(|group| &group.targets);
-            let kept = targets.filter(|(_, target)| target.keeps_flows(node, profile));
+            let protocol = self
+                .groups
+                .get(id)
+                .map_or(Protocol::Tcp, |g| g.spec.protocol);
+            let kept = targets.filter(|(_, target)| target.keeps_flows(node, protocol, profile));
             kept.map(|(at, _)| *at).collect::<Vec<_>>()
         };
         groups.flat_map(kept).collect()
     }
+}
+
+/// Usable targets as often as makes one in `initial` the rarer by the probability. Where nothing is usable, only
+/// certainty brings flows to one: the other ones would have to be dropped by chance.
+fn with_trickle(
+    usable: &[SocketAddr],
+    initial: Vec<SocketAddr>,
+    per_mille: u16,
+) -> Vec<SocketAddr> {
+    let times = usize::from((1000 / per_mille).max(1));
+    let often = usable.iter().flat_map(|at| std::iter::repeat_n(*at, times));
+    let mut all: Vec<_> = often.chain(initial).collect();
+    all.sort_unstable();
+    all
 }

@@ -173,8 +173,12 @@ pub struct Profile {
     pub all_down: AllDown,
     /// Flows of a target that turned unhealthy (FC-23).
     pub unhealthy_flows: Established,
+    /// The same for UDP.
+    pub unhealthy_udp_flows: Established,
     /// Flows of a target whose drain time is over (FC-24).
     pub drained_flows: Established,
+    /// Probability in thousandths with which a target in `initial` takes part in a choice among usable ones (FC-42).
+    pub trickle_per_mille: u16,
     /// Answer to packets of a flow that has ended.
     pub lost_flow: LostFlow,
     /// What a target sees that reaches itself through the load balancer (FC-30).
@@ -212,7 +216,9 @@ impl Profile {
             },
             all_down: AllDown::Stop,
             unhealthy_flows: Established::Keep,
+            unhealthy_udp_flows: Established::Keep,
             drained_flows: Established::Cut,
+            trickle_per_mille: 0,
             lost_flow: LostFlow::Reset,
             hairpin: Hairpin::LbNode,
             idle_tcp: Duration::from_secs(350),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use onehop_core::time::Time;
 
-use super::model::{NodeId, Reason, TargetState};
+use super::model::{NodeId, Protocol, Reason, TargetState};
 use super::probe::{Verdict, View};
 use super::profile::{Established, Profile};
 
@@ -134,7 +134,7 @@ impl Target {
     }
 
     /// Whether flows that already go to the target go on at this LB node (FC-23, FC-24).
-    pub(super) fn keeps_flows(&self, node: NodeId, profile: &Profile) -> bool {
+    pub(super) fn keeps_flows(&self, node: NodeId, protocol: Protocol, profile: &Profile) -> bool {
         if self.life == Life::Left && profile.drained_flows == Established::Cut {
             return self.has_tail();
         }
@@ -142,7 +142,11 @@ impl Target {
             .views
             .get(&node)
             .is_some_and(|view| view.verdict == Verdict::Unhealthy);
-        !(down && profile.unhealthy_flows == Established::Cut)
+        let policy = match protocol {
+            Protocol::Tcp => profile.unhealthy_flows,
+            Protocol::Udp => profile.unhealthy_udp_flows,
+        };
+        !(down && policy == Established::Cut)
     }
 
     /// Whether some LB node goes on choosing the target although it should get nothing.

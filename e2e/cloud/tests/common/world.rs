@@ -34,13 +34,18 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
+        Self::of(Profile::local(), 1)
+    }
+
+    /// A cloud that behaves so, this many times faster than the wall.
+    pub fn of(profile: Profile, speed: u32) -> Self {
         let tag = WorldTag::new().unwrap();
         let fabric = Fabric::new(tag, FabricConfig::default()).unwrap();
         let clock = Clock::fixed(START);
         let config = Config {
-            profile: Profile::local(),
+            profile,
             seed: 1,
-            scale: Scale::new(START, 1),
+            scale: Scale::new(START, speed),
             ranges: vec![Fabric::LB_CIDR.into()],
         };
         let driver = Driver::start(Cloud::new(config, clock));
@@ -254,6 +259,11 @@ impl Target {
         let socket = UdpSocket::from_std(socket).unwrap();
         self.serving
             .push(tokio::spawn(answer(socket, self.name.clone())).abort_handle());
+    }
+
+    /// Stops listening for TCP; UDP goes on.
+    pub fn stop_tcp(&mut self) {
+        self.serving.remove(0).abort();
     }
 
     /// Stops listening. Open connections go on.
