@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use crate::args::NodePortAddresses;
 use crate::flows::{FlowCleaner, Servers};
+use crate::guard::network::Network;
 use crate::health::board::Board;
 use crate::health::ports::{BindFailure, Listen};
 use crate::health::wanted::WantedPorts;
@@ -28,7 +29,7 @@ use crate::notify::Notifier;
 use crate::planner::{Batch, Planner};
 use crate::ready::Readiness;
 use crate::state::{Change, State};
-use crate::table::element::{CommitFailure, ElementChange, ElementKey, Elements, Family};
+use crate::table::element::{CommitFailure, ElementChange, ElementKey, Elements, Family, Frontend};
 use crate::targets::Truth;
 use crate::writer::{Order, Report, Writer, WriterGone};
 
@@ -76,6 +77,7 @@ enum Work {
 struct Flight {
     services: Vec<(ServiceKey, usize)>,
     udp: Servers,
+    gone: BTreeSet<Frontend>,
     families: Vec<Family>,
     added: usize,
     removed: usize,
@@ -141,7 +143,7 @@ impl App {
         let count = match change {
             Change::Service(_) => Metrics::service_changed,
             Change::Slice(_) => Metrics::endpoints_changed,
-            Change::Node(_) | Change::Targets(_) => |_: &Metrics| {},
+            Change::Node(_) | Change::Targets(_) | Change::Pod(_) => |_: &Metrics| {},
         };
         for service in self.state.apply(change) {
             count(&self.out.metrics);
@@ -157,6 +159,18 @@ impl App {
     pub fn interfaces(&mut self, addresses: Vec<IpAddr>) {
         self.interfaces = addresses;
         self.resolve_addresses();
+    }
+
+    /// The node stands so in the fabric now (S-400).
+    pub fn network(&mut self, network: Network) {
+        for problem in &network.problems {
+            tracing::warn!(problem, "targets on this node are not guarded");
+        }
+        if self.state.set_network(network) {
+            self.state.guards().touch_all();
+            self.must_plan = true;
+            self.say_truth();
+        }
     }
 
     /// A health port could not be opened; it is tried again by itself (S-105).
@@ -198,11 +212,16 @@ impl App {
     /// When [`App::advance`] has something to do although nothing came in.
     pub fn next_look(&self) -> Option<Time> {
         // While the writer works, its report is what goes on from here.
-        self.retry_at.filter(|_| !self.is_busy())
+        if self.is_busy() {
+            return None;
+        }
+        let ends = self.state.next_guard_end();
+        [self.retry_at, ends].into_iter().flatten().min()
     }
 
     /// Gives the writer its next order, if it is idle and there is one.
     pub fn advance(&mut self) -> Result<(), WriterGone> {
+        self.state.guards().pass(self.clock.now());
         if self.state.synced() {
             // The first answer after a start shall be a true one, so ports open once it is known.
             if *self.out.ready.borrow() == Readiness::InSync
@@ -237,17 +256,22 @@ impl App {
             return Ok(());
         }
         self.must_plan = false;
+        let guards = self.state.compile_guards(self.clock.now());
+        self.planner.guards(guards);
+        self.planner.network(self.state.network_elements());
         let batch = self.planner.plan(&mut self.state, &self.addresses);
         self.tell(&batch);
         let Batch {
             change,
             services,
             udp,
+            gone,
             ..
         } = batch;
         let flight = Flight {
             services,
             udp,
+            gone,
             families: families(&change),
             added: change.add.len(),
             removed: change.remove.len(),
@@ -276,6 +300,7 @@ impl App {
             metrics.committed(&flight.families, flight.full, took, self.clock.now());
             metrics.elements(flight.added, flight.removed);
         }
+        metrics.guards(self.state.guards().count());
         metrics.frontends(self.planner.frontends());
         let (internal, external) = self.planner.no_local();
         metrics.no_local_endpoints(internal, external);
@@ -287,7 +312,9 @@ impl App {
         if self.refused.is_empty() {
             self.pause = PAUSE;
         }
-        self.out.flows.clean(flight.udp, self.addresses.clone());
+        self.out
+            .flows
+            .clean(flight.udp, flight.gone, self.addresses.clone());
         self.truth = flight.targets;
         self.say_truth();
         self.set_ready(Readiness::InSync);
@@ -317,6 +344,7 @@ impl App {
             self.out.metrics.repaired("refused");
             self.retry_later();
         }
+        self.state.guards().inherit(&elements);
         self.planner.restart(elements, &self.refused);
         self.state.touch_all();
         self.must_plan = true;

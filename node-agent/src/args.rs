@@ -10,6 +10,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use onehop_core::id::NodeName;
 
+use crate::guard::uplinks;
+
 /// Port of `/healthz` and `/livez` in both ways to run (crd.md section 8).
 pub const HEALTH_PORT: u16 = 10356;
 /// Port of `/healthz` that cloud load balancers know from kube-proxy; ours only in replace mode.
@@ -54,8 +56,9 @@ pub enum Command {
     Ready,
 }
 
-/// Service proxy and health answers of one node.
+/// Service proxy, target guard and health answers of one node.
 #[derive(Debug, Clone, Parser)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[command(name = "onehop-node-agent", version, about)]
 pub struct Args {
     /// Another job than running the agent.
@@ -117,6 +120,14 @@ pub struct Args {
     /// Socket on which `ready` is answered: a path, or `@name` for an abstract one.
     #[arg(long, default_value = READY_SOCKET, env = "ONEHOP_READY_SOCKET", global = true)]
     pub ready_socket: String,
+
+    /// Interfaces to the fabric, by commas. Default: every interface with a default route in some routing table.
+    #[arg(long, value_delimiter = ',')]
+    pub uplinks: Vec<String>,
+
+    /// Leave the reverse-path filters of these interfaces as they are. Where one is strict, targets are not guarded.
+    #[arg(long)]
+    pub keep_rp_filter: bool,
 
     /// Delete everything that the agent ever wrote on this node, and end.
     #[arg(long)]
@@ -210,6 +221,8 @@ pub struct Config {
     pub bind_hard_fail: bool,
     /// Socket of `ready`.
     pub ready_socket: String,
+    /// Interfaces to the fabric.
+    pub uplinks: uplinks::Wishes,
 }
 
 /// A flag that cannot be used as it was given.
@@ -259,6 +272,10 @@ impl Args {
             ),
             bind_hard_fail: self.bind_address_hard_fail,
             ready_socket: self.ready_socket.clone(),
+            uplinks: uplinks::Wishes {
+                names: self.uplinks.clone(),
+                keep_rp_filter: self.keep_rp_filter,
+            },
         })
     }
 

@@ -93,6 +93,11 @@ impl<K: Eq + Hash + Clone, V: PartialEq> Collection<K, V> {
         self.items.keys()
     }
 
+    /// All values.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.items.values()
+    }
+
     fn apply(&mut self, key: K, value: V) -> Option<Changed<K, V>> {
         if self.items.get(&key) == Some(&value) {
             return None;

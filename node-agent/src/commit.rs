@@ -204,13 +204,14 @@ impl Kernel {
     fn read_families(&mut self) -> Result<Option<Elements>, CommitFailure> {
         let mut elements = Elements::new();
         let mut failures = Vec::new();
+        let now = (self.now)();
         for state in &mut self.families {
             state.classes = None;
             let socket = &mut self.line.socket;
-            match skeleton::take_over(socket, state.family, &state.layout, self.features) {
+            match skeleton::take_over(socket, state.family, &state.layout, self.features, now) {
                 Ok(Takeover::Standby) => return Ok(None),
                 Ok(Takeover::Ours(held)) => {
-                    state.classes = Some(Classes::of(&held, (self.now)()));
+                    state.classes = Some(Classes::of(&held, now));
                     elements.extend(held.elements);
                 }
                 Err(error) => failures.push(format!("{:?}: {error}", state.family)),

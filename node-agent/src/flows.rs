@@ -1,10 +1,11 @@
-//! Clean-up of connection tracking for UDP (S-91 to S-96), on a thread of its own, out of the
+//! Clean-up of connection tracking for UDP (S-91 to S-96) and guarded targets (ZD-45, S-418), on a thread of its own, out of the
 //! commit path.
 //!
 //! A UDP "connection" lives as long as its client keeps sending, so one that was made for an
 //! endpoint which is gone, or before the rules existed, would never reach a living endpoint. What
 //! is stale follows from the wanted state alone, never from single events. TCP and SCTP flows are
-//! never touched (S-90).
+//! never touched (S-90), but for first packets of TCP that went to a pod which is gone: without their entry
+//! the resend is steered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use onehop_nft::DumpError;
-use onehop_nft::conntrack::{Conntrack, Filter, Flow};
+use onehop_nft::conntrack::{Conntrack, Filter, Flow, TCP_SYN_SENT};
 use onehop_runtime::clock::Clock;
 
 use crate::claims::Front;
@@ -24,6 +25,8 @@ use crate::table::element::{Family, Frontend, Protocol};
 
 /// IP protocol number of UDP.
 const UDP: u8 = 17;
+/// IP protocol number of TCP.
+const TCP: u8 = 6;
 /// Pause before a clean-up that failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -35,6 +38,8 @@ pub type Servers = BTreeMap<Front, BTreeSet<SocketAddr>>;
 #[derive(Debug, Default)]
 struct Task {
     servers: Servers,
+    /// Targets whose pods are gone.
+    gone: BTreeSet<Frontend>,
     node_addresses: Vec<IpAddr>,
 }
 
@@ -68,14 +73,15 @@ impl FlowCleaner {
         (Self { tasks: sender }, Inbox { tasks })
     }
 
-    /// Asks for a clean-up of the flows of these frontends. `node_addresses` are those on which
-    /// node ports answer.
-    pub fn clean(&self, servers: Servers, node_addresses: Vec<IpAddr>) {
-        if servers.is_empty() {
+    /// Asks for a clean-up of the flows of these frontends, and of half-open ones to targets that are gone.
+    /// `node_addresses` are those on which node ports answer.
+    pub fn clean(&self, servers: Servers, gone: BTreeSet<Frontend>, node_addresses: Vec<IpAddr>) {
+        if servers.is_empty() && gone.is_empty() {
             return;
         }
         let task = Task {
             servers,
+            gone,
             node_addresses,
         };
         if self.tasks.send(task).is_err() {
@@ -87,7 +93,7 @@ impl FlowCleaner {
 fn work(mut conntrack: Conntrack, inbox: &Receiver<Task>, clock: Clock, metrics: &Metrics) {
     let mut pending = Task::default();
     loop {
-        match next(inbox, !pending.servers.is_empty()) {
+        match next(inbox, !pending.is_done()) {
             Ok(task) => pending.merge(task),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
@@ -98,14 +104,16 @@ fn work(mut conntrack: Conntrack, inbox: &Receiver<Task>, clock: Clock, metrics:
         }
         for family in Family::ALL {
             let start = clock.now();
-            match pending.run(&mut conntrack, family) {
+            let cleaned = pending.run(&mut conntrack, family);
+            let half_open = pending.forget_half_open(&mut conntrack, family);
+            match half_open.and(cleaned) {
                 Ok(None) => {}
                 Ok(Some(deleted)) => {
                     let took = clock.now().since(start);
                     metrics.conntrack(family, took, u64::try_from(deleted).unwrap_or(u64::MAX));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, ?family, "cannot clean up UDP flows; it is tried again");
+                    tracing::warn!(%error, ?family, "cannot clean up flows; it is tried again");
                 }
             }
         }
@@ -122,7 +130,38 @@ fn next(inbox: &Receiver<Task>, failed: bool) -> Result<Task, RecvTimeoutError> 
 impl Task {
     fn merge(&mut self, newer: Self) {
         self.servers.extend(newer.servers);
+        self.gone.extend(newer.gone);
         self.node_addresses = newer.node_addresses;
+    }
+
+    fn is_done(&self) -> bool {
+        self.servers.is_empty() && self.gone.is_empty()
+    }
+
+    /// Deletes entries of first packets to targets that are gone.
+    fn forget_half_open(
+        &mut self,
+        conntrack: &mut Conntrack,
+        family: Family,
+    ) -> Result<(), DumpError> {
+        let of_family = |key: &&Frontend| Family::of(key.address) == family;
+        let keys: Vec<Frontend> = self.gone.iter().filter(of_family).copied().collect();
+        for key in keys {
+            let filter = Filter {
+                v6: family == Family::V6,
+                protocol: Some(TCP),
+                original_dst: Some(key.address),
+                original_dst_port: Some(key.port),
+                ..Filter::default()
+            };
+            let to_itself = |flow: &Flow| {
+                flow.tcp_state == Some(TCP_SYN_SENT)
+                    && (flow.reply.src, flow.reply.src_port) == (key.address, key.port)
+            };
+            conntrack.delete_where(&filter, to_itself)?;
+            self.gone.remove(&key);
+        }
+        Ok(())
     }
 
     /// Deletes the stale flows of one family, and forgets its frontends if that worked. `None`:
@@ -211,6 +250,7 @@ mod tests {
         let servers = servers.iter().map(|text| server(text)).collect();
         Task {
             servers: [(front, servers)].into(),
+            gone: BTreeSet::new(),
             node_addresses: vec![addr("10.0.1.1")],
         }
     }

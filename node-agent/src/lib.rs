@@ -2,7 +2,7 @@
 //! and answers health questions about it (specification: node-datapath).
 //!
 //! Pure parts: `state` (what the watches said), `compile` (one Service to elements), `planner`
-//! (what changed to one batch). Edges: `watch`, `writer` (kernel), `health`, `flows` (connection
+//! (what changed to one batch), `guard` (who takes flows of a pod that ends). Edges: `watch`, `writer` (kernel), `health`, `flows` (connection
 //! tracking). `app` ties them together, `run` wires threads and channels.
 
 pub mod app;
@@ -12,6 +12,7 @@ pub mod collection;
 pub mod commit;
 pub mod compile;
 pub mod flows;
+pub mod guard;
 pub mod health;
 pub mod http;
 pub mod ledger;

@@ -7,6 +7,7 @@ use clap::Parser;
 use onehop_nft::Socket;
 use onehop_node_agent::args::{Args, Command, Config, LogFormat, Mode};
 use onehop_node_agent::commit::{self, Features, Kernel};
+use onehop_node_agent::guard::uplinks::{self, Keeper};
 use onehop_node_agent::ready;
 use onehop_node_agent::run::{Parts, run};
 use onehop_node_agent::table::layout::Options;
@@ -65,8 +66,10 @@ fn start(args: &Args) -> anyhow::Result<()> {
 async fn agent(config: Config, cleanup: bool) -> anyhow::Result<()> {
     let clock = Clock::system();
     if cleanup {
-        return commit::cleanup().context("delete the tables ip onehop and ip6 onehop");
+        commit::cleanup().context("delete the tables ip onehop and ip6 onehop")?;
+        return uplinks::cleanup().context("delete the policy rules and routing tables of uplinks");
     }
+    let uplinks = Keeper::open(config.uplinks.clone()).context("open a route netlink socket")?;
     let kernel = open(&config, clock)?;
     let options = client::Options {
         kubeconfig: config.kubeconfig.clone(),
@@ -80,6 +83,7 @@ async fn agent(config: Config, cleanup: bool) -> anyhow::Result<()> {
         config,
         client,
         dataplane: Box::new(kernel),
+        uplinks: Some(uplinks),
         clock,
         rng: seed(clock),
         stop,

@@ -58,6 +58,7 @@ pub struct Metrics {
     elements: Counters,
     repairs: Counters,
     health_ports: Gauge,
+    guards: Gauge,
 }
 
 impl Metrics {
@@ -87,6 +88,7 @@ impl Metrics {
             elements: Counters::default(),
             repairs: Counters::default(),
             health_ports: Gauge::default(),
+            guards: Gauge::default(),
         };
         metrics
             .registry
@@ -216,6 +218,11 @@ impl Metrics {
     /// Open or wanted health ports.
     pub fn health_ports(&self, count: usize) {
         self.health_ports.set(gauge(count));
+    }
+
+    /// Targets that are guarded.
+    pub fn guards(&self, count: usize) {
+        self.guards.set(gauge(count));
     }
 
     /// A pass of the connection tracking clean-up was done.
@@ -361,6 +368,11 @@ impl Metrics {
             "health_ports",
             "Health check node ports that are served",
             self.health_ports.clone(),
+        );
+        registry.register(
+            "guards",
+            "Load balancer targets whose new flows are steered to other endpoints",
+            self.guards.clone(),
         );
     }
 }

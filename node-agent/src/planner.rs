@@ -12,11 +12,12 @@ use onehop_core::service::ServiceSpec;
 
 use crate::claims::{Claimant, Claims, Front};
 use crate::compile::{self, Compiled, Surroundings, fronts};
+use crate::guard;
 use crate::ledger::Ledger;
 use crate::metrics::FrontendCounts;
 use crate::state::State;
 use crate::table::element::{
-    Data, ElementChange, ElementKey, Elements, Family, Key, LOCAL_SCOPE, Protocol, SetId,
+    Data, ElementChange, ElementKey, Elements, Family, Frontend, Key, LOCAL_SCOPE, Protocol, SetId,
 };
 
 /// Who wants an element.
@@ -24,6 +25,8 @@ use crate::table::element::{
 enum Owner {
     Service(ServiceKey),
     NodeAddresses,
+    Network,
+    Guard(Frontend),
 }
 
 /// What people should hear about a Service; told again only when it changes.
@@ -59,6 +62,8 @@ pub struct Batch {
     pub services: Vec<(ServiceKey, usize)>,
     /// UDP frontends whose servers changed, with the endpoints that serve now (S-91, S-92).
     pub udp: BTreeMap<Front, BTreeSet<SocketAddr>>,
+    /// Targets whose pods are gone: half-open flows to them are to be deleted (ZD-45).
+    pub gone: BTreeSet<Frontend>,
     /// What to tell about Services, for those about whom it changed.
     pub notices: Vec<(ServiceKey, Vec<Notice>)>,
 }
@@ -81,6 +86,10 @@ pub struct Planner {
     refused: BTreeSet<Front>,
     totals: Totals,
     swept: bool,
+    /// Guarded targets whose pods are gone, as far as flows were looked after.
+    gone: BTreeMap<Frontend, BTreeSet<SocketAddr>>,
+    /// What guards add to the next batch.
+    ended: Vec<(Frontend, BTreeSet<SocketAddr>)>,
 }
 
 /// Sums over all Services.
@@ -101,6 +110,8 @@ impl Planner {
             refused: BTreeSet::new(),
             totals: Totals::default(),
             swept: false,
+            gone: BTreeMap::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -118,6 +129,30 @@ impl Planner {
         let refused = std::mem::take(&mut self.refused);
         let winner = |front| self.claims.winner(front).cloned();
         refused.iter().filter_map(winner).collect()
+    }
+
+    /// Takes the place of the node in the fabric into the next batch.
+    pub fn network(&mut self, elements: Elements) {
+        self.ledger.set(&Owner::Network, elements);
+    }
+
+    /// Takes guards into the next batch.
+    pub fn guards(&mut self, compiled: Vec<guard::Compiled>) {
+        for guard in compiled {
+            let refused = self.refused.contains(&Front::Vip(guard.key));
+            let elements = if refused {
+                Elements::new()
+            } else {
+                guard.elements
+            };
+            self.ledger.set(&Owner::Guard(guard.key), elements);
+            if !guard.gone {
+                self.gone.remove(&guard.key);
+            } else if self.gone.get(&guard.key) != Some(&guard.others) {
+                self.gone.insert(guard.key, guard.others.clone());
+                self.ended.push((guard.key, guard.others));
+            }
+        }
     }
 
     /// Makes the batch for everything that is dirty.
@@ -144,6 +179,17 @@ impl Planner {
         if !self.swept {
             self.sweep(&mut batch);
             self.swept = true;
+        }
+        for (key, others) in std::mem::take(&mut self.ended) {
+            match key.protocol {
+                Protocol::Udp => {
+                    batch.udp.insert(Front::Vip(key), others);
+                }
+                Protocol::Tcp => {
+                    batch.gone.insert(key);
+                }
+                Protocol::Sctp => {}
+            }
         }
         batch.change = self.ledger.take_change();
         batch
@@ -333,6 +379,6 @@ fn front_of(element: &ElementKey) -> Option<Front> {
         Key::NodePort { protocol, port } | Key::NodePortSlot { protocol, port, .. } => {
             Some(Front::NodePort(*family, protocol, port))
         }
-        Key::Addr(_) | Key::Pair(..) => None,
+        Key::Addr(_) | Key::Pair(..) | Key::Interface(_) | Key::Edge(..) => None,
     }
 }

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{App, Outlets};
 use crate::args::Config;
 use crate::flows::FlowCleaner;
+use crate::guard::uplinks::Keeper;
 use crate::health::board::Board;
 use crate::health::ports::{BindFailure, Listen, Ports};
 use crate::health::proxy;
@@ -51,6 +52,8 @@ pub struct Parts {
     pub client: Client,
     /// Kernel.
     pub dataplane: Box<dyn Dataplane>,
+    /// Interfaces to the fabric; none: they are left alone, and no target is guarded.
+    pub uplinks: Option<Keeper>,
     /// Clock.
     pub clock: Clock,
     /// Source of jitter.
@@ -75,6 +78,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         config,
         client,
         dataplane,
+        uplinks,
         clock,
         mut rng,
         stop,
@@ -158,6 +162,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         targets,
     };
     let state = State::new(ownership, config.node.clone());
+    let state = state.with_pod_ranges(config.pod_cidrs.clone());
     let app = App::new(state, writer, out, config.nodeport_addresses.clone(), clock);
     let addresses = follow_addresses()?;
     let inlets = Inlets {
@@ -168,11 +173,25 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         fatal: fatal_failures,
         stop,
     };
-    drive(app, inlets, clock).await
+    drive(app, inlets, uplinks, clock).await
 }
 
-async fn drive(mut app: App, mut inlets: Inlets, clock: Clock) -> anyhow::Result<()> {
+/// Looks at the node's network anew.
+fn look_around(app: &mut App, uplinks: Option<&mut Keeper>) -> io::Result<()> {
     app.interfaces(interface_addresses()?);
+    if let Some(keeper) = uplinks {
+        app.network(keeper.refresh()?);
+    }
+    Ok(())
+}
+
+async fn drive(
+    mut app: App,
+    mut inlets: Inlets,
+    mut uplinks: Option<Keeper>,
+    clock: Clock,
+) -> anyhow::Result<()> {
+    look_around(&mut app, uplinks.as_mut())?;
     let mut buffer = Vec::with_capacity(CHANGES_AT_ONCE);
     loop {
         app.advance()?;
@@ -197,7 +216,7 @@ async fn drive(mut app: App, mut inlets: Inlets, clock: Clock) -> anyhow::Result
             }
             Some(message) = inlets.fatal.recv() => anyhow::bail!(message),
             Some(failure) = inlets.bind_failures.recv() => app.bind_failed(&failure),
-            Some(()) = inlets.addresses.recv() => app.interfaces(interface_addresses()?),
+            Some(()) = inlets.addresses.recv() => look_around(&mut app, uplinks.as_mut())?,
             () = timer => {}
         }
     }

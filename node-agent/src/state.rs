@@ -1,20 +1,24 @@
 //! The cluster as this node sees it: Services, their slices, the own Node. Takes watch steps, says
 //! which Services have to be compiled anew. Pure; used by the app and the planner.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use onehop_core::endpoint::{Endpoints, Slice};
+use ipnet::IpNet;
+use onehop_core::endpoint::{Endpoint, Endpoints, Slice};
 use onehop_core::health::count_local;
-use onehop_core::id::{NodeName, ServiceKey};
+use onehop_core::id::{IpFamily, NodeName, PortKey, ServiceKey};
 use onehop_core::node::NodeView;
 use onehop_core::select::Here;
 use onehop_core::service::{ServiceKind, ServiceSpec, TrafficPolicy};
-
+use onehop_core::time::Time;
 use onehop_runtime::watch::ObjectKey;
 
 use crate::args::Mode;
 use crate::collection::{Collection, Step};
+use crate::guard::network::{self, Network};
+use crate::guard::{Cluster, Compiled, Guards, PodView};
+use crate::table::element::Elements;
 use crate::targets::{KnownTargets, OwnTargets, Truth};
 
 /// One step of one of the watches.
@@ -28,6 +32,8 @@ pub enum Change {
     Node(Step<NodeName, NodeView>),
     /// Of the own `NodeTargets`; an empty list where the API server does not know the kind (K-26).
     Targets(Step<NodeName, Box<OwnTargets>>),
+    /// Of the pods of this node.
+    Pod(Step<ObjectKey, PodView>),
 }
 
 /// Which Services are ours to proxy (S-02).
@@ -64,6 +70,10 @@ pub struct State {
     targets: Collection<NodeName, Box<OwnTargets>>,
     /// A lost object is no statement (K-21): what it said last holds.
     known_targets: KnownTargets,
+    guards: Guards,
+    network: Network,
+    /// Pod ranges given by hand.
+    pod_ranges: Vec<IpNet>,
     dirty: BTreeSet<ServiceKey>,
     node_changed: bool,
 }
@@ -84,9 +94,19 @@ impl State {
             last_node: None,
             targets: Collection::default(),
             known_targets: KnownTargets::default(),
+            guards: Guards::default(),
+            network: Network::default(),
+            pod_ranges: Vec::new(),
             dirty: BTreeSet::new(),
             node_changed: false,
         }
+    }
+
+    /// With ranges of pods beside those that controllers name.
+    #[must_use]
+    pub fn with_pod_ranges(mut self, ranges: Vec<IpNet>) -> Self {
+        self.pod_ranges = ranges;
+        self
     }
 
     /// Takes a step. Returns the Services that it made dirty.
@@ -99,12 +119,19 @@ impl State {
             Change::Slice(step) => self.slice(step),
             Change::Node(step) => self.node_step(step),
             Change::Targets(step) => self.targets_step(step),
+            Change::Pod(step) => {
+                self.guards.pod(step);
+                return BTreeSet::new();
+            }
         };
+        for service in &touched {
+            self.guards.service(service);
+        }
         self.dirty.extend(touched.iter().cloned());
         touched
     }
 
-    /// Whether all lists have been complete once; before that nothing may be programmed (S-09).
+    /// Whether all lists have been complete once (that of pods matters to the guard alone); before that nothing may be programmed (S-09).
     pub fn synced(&self) -> bool {
         self.services.synced()
             && self.slices.synced()
@@ -131,6 +158,51 @@ impl State {
         Truth {
             mode: self.ownership.mode,
             generation: self.known_targets.generation(),
+            guard: self.guards.ready() && self.network.offers_guard(),
+            problems: self.network.problems.clone(),
+        }
+    }
+
+    /// The guards.
+    pub fn guards(&mut self) -> &mut Guards {
+        &mut self.guards
+    }
+
+    /// When a guard ends by itself.
+    pub fn next_guard_end(&self) -> Option<Time> {
+        self.guards.next_end()
+    }
+
+    /// The node's place in the fabric is this; whether that is news.
+    pub fn set_network(&mut self, network: Network) -> bool {
+        let news = self.network != network;
+        self.network = network;
+        news
+    }
+
+    /// Uplinks, and what is inside the cluster, as elements.
+    pub fn network_elements(&self) -> Elements {
+        let mut elements = self.network.elements();
+        if self.guards.has_targets() {
+            let mut inside = self.guards.inside();
+            inside.extend(&self.pod_ranges);
+            elements.extend(network::edges(&inside));
+        }
+        elements
+    }
+
+    /// Compiles the guards that are dirty. Where steered packets would be lost there are none (ZD-47).
+    pub fn compile_guards(&mut self, now: Time) -> Vec<Compiled> {
+        let mut guards = std::mem::take(&mut self.guards);
+        let compiled = guards.compile(self, now);
+        self.guards = guards;
+        if self.network.offers_guard() {
+            compiled
+        } else {
+            compiled
+                .into_iter()
+                .map(|guard| Compiled::nothing(guard.key))
+                .collect()
         }
     }
 
@@ -183,11 +255,12 @@ impl State {
     /// Marks every Service dirty.
     pub fn touch_all(&mut self) {
         self.dirty.extend(self.services.keys().cloned());
+        self.guards.touch_all();
     }
 
     /// Whether anything waits to be compiled.
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty.is_empty() || self.guards.is_dirty()
     }
 
     /// The Services to compile; from here on they count as compiled.
@@ -223,11 +296,16 @@ impl State {
     }
 
     fn targets_step(&mut self, step: Step<NodeName, Box<OwnTargets>>) -> BTreeSet<ServiceKey> {
-        self.targets.step(step);
-        match self.targets.get(&self.here.node) {
-            Some(targets) => self.known_targets.update((**targets).clone()),
-            None => BTreeSet::new(),
+        if self.targets.step(step).is_empty() {
+            return BTreeSet::new();
         }
+        let Some(targets) = self.targets.get(&self.here.node) else {
+            // A lost object is no statement (K-21).
+            self.guards.targets(&BTreeMap::new());
+            return BTreeSet::new();
+        };
+        self.guards.targets(&targets.installs);
+        self.known_targets.update((**targets).clone())
     }
 
     fn node_step(&mut self, step: Step<NodeName, NodeView>) -> BTreeSet<ServiceKey> {
@@ -244,5 +322,21 @@ impl State {
             return BTreeSet::new();
         }
         self.services.keys().cloned().collect()
+    }
+}
+
+impl Cluster for State {
+    fn here(&self) -> &NodeName {
+        &self.here.node
+    }
+
+    fn endpoints(&self, service: &ServiceKey, port: &PortKey, family: IpFamily) -> Vec<Endpoint> {
+        let all = Self::endpoints(self, service);
+        // Also of Services that others proxy, as far as they are known.
+        let known = self.services.get(service);
+        match known.and_then(|s| Some((s, s.port(port)?))) {
+            Some((spec, port)) => all.of(spec, port, family).to_vec(),
+            None => all.port(family, port).to_vec(),
+        }
     }
 }

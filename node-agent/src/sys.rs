@@ -15,8 +15,9 @@ use nix::sys::socket::{
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` of linux/rtnetlink.h.
-const ADDRESS_GROUPS: u32 = 0x10 | 0x100;
+/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR`, `_ROUTE`, `_RULE`, `RTMGRP_IPV6_IFADDR`, `_ROUTE` of linux/rtnetlink.h, and the
+/// group of IPv6 rules.
+const ADDRESS_GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000;
 
 /// Every address of every interface but loopback, of both families, without duplicates.
 pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
@@ -33,7 +34,7 @@ pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-/// Sends a tick whenever interface addresses of the caller's network namespace came or went, from
+/// Sends a tick whenever links, addresses, routes or rules of the caller's network namespace came or went, from
 /// a thread of its own that ends with the receiver. A tick that already waits stands for all.
 pub fn follow_addresses() -> io::Result<Receiver<()>> {
     let socket = socket(

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use onehop_core::crd::{AgentMode, Feature, NodeTargets, NodeTargetsStatus, Vip};
+use onehop_core::crd::{AgentMode, Feature, NodeInstall, NodeTargets, NodeTargetsStatus, Vip};
 use onehop_core::id::{InstallId, ServiceKey};
 use onehop_core::service::ServiceSpec;
 
@@ -17,6 +17,8 @@ pub struct OwnTargets {
     pub generation: i64,
     /// Addresses that load balancers deliver to this node, by install (K-27).
     pub vips: BTreeMap<InstallId, Vec<Vip>>,
+    /// Everything that installs say.
+    pub installs: BTreeMap<InstallId, NodeInstall>,
     /// What the status says.
     pub status: NodeTargetsStatus,
 }
@@ -30,6 +32,7 @@ impl OwnTargets {
             vips: installs
                 .map(|(install, entry)| (install.clone(), entry.vips.clone()))
                 .collect(),
+            installs: object.spec.installs.clone(),
             status: object.status.clone().unwrap_or_default(),
         }
     }
@@ -92,16 +95,21 @@ impl KnownTargets {
 }
 
 /// What is true of the agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Truth {
     /// Way to run.
     pub mode: Mode,
     /// Generation of the spec that the kernel has.
     pub generation: i64,
+    /// Whether it guards targets.
+    pub guard: bool,
+    /// What keeps it from something.
+    pub problems: Vec<String>,
 }
 
 impl Truth {
-    fn status(self) -> NodeTargetsStatus {
+    fn status(&self) -> NodeTargetsStatus {
+        let guard = self.guard.then_some(Feature::Guard);
         NodeTargetsStatus {
             observed_generation: Some(self.generation),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -110,7 +118,8 @@ impl Truth {
                 Mode::Replace => AgentMode::Replace,
             },
             synced: true,
-            features: vec![Feature::ServiceProxy],
+            features: guard.into_iter().chain([Feature::ServiceProxy]).collect(),
+            problems: self.problems.clone(),
             ..NodeTargetsStatus::default()
         }
     }
@@ -125,6 +134,8 @@ mod tests {
     const NOW: Truth = Truth {
         mode: Mode::Beside,
         generation: 3,
+        guard: false,
+        problems: Vec::new(),
     };
 
     fn object(generation: i64, addresses: &[&str]) -> OwnTargets {
@@ -140,6 +151,7 @@ mod tests {
         OwnTargets {
             generation,
             vips: [("local".into(), addresses.iter().map(vip).collect())].into(),
+            installs: BTreeMap::new(),
             status: NodeTargetsStatus::default(),
         }
     }

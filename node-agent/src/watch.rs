@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher::Config as WatchConfig;
 use kube::{Client, Resource, ResourceExt};
@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 
 use crate::args::Mode;
 use crate::collection::Step;
+use crate::guard::PodView;
 use crate::state::{Change, Ownership};
 use crate::targets::OwnTargets;
 
@@ -52,6 +53,7 @@ impl Watches {
         tasks.spawn(self.follow(slice_filter(), slice));
         tasks.spawn(self.follow(name_filter(node), own_node));
         tasks.spawn(self.follow_targets(node));
+        tasks.spawn(self.follow(pod_filter(node), own_pod));
     }
 
     /// Follows the own `NodeTargets` once the API server knows the kind; until then there is none, and the agent is a
@@ -128,6 +130,20 @@ fn slice_filter() -> WatchConfig {
 
 fn name_filter(node: &NodeName) -> WatchConfig {
     WatchConfig::default().fields(&format!("metadata.name={node}"))
+}
+
+fn pod_filter(node: &NodeName) -> WatchConfig {
+    WatchConfig::default()
+        .page_size(PAGE)
+        .fields(&format!("spec.nodeName={node}"))
+}
+
+fn own_pod(seen: Seen<Pod>) -> Change {
+    Change::Pod(step(
+        seen,
+        |key| key,
+        |key, pod| Step::Apply(key, PodView::of(pod)),
+    ))
 }
 
 fn service(seen: Seen<Service>) -> Change {

@@ -122,6 +122,7 @@ impl World {
             config,
             client: self.client.clone(),
             dataplane: Box::new(Kernel::open(&options, Features::detect(), now).unwrap()),
+            uplinks: None,
             clock,
             rng: SmallRng::seed_from_u64(1),
             stop: stop.clone(),

@@ -174,6 +174,12 @@ impl Cidr {
         Self(IpNet::from(address))
     }
 
+    /// As few ranges as cover the same addresses.
+    pub fn aggregate(ranges: impl IntoIterator<Item = Self>) -> Vec<Self> {
+        let nets: Vec<IpNet> = ranges.into_iter().map(Self::net).collect();
+        IpNet::aggregate(&nets).into_iter().map(Self).collect()
+    }
+
     /// The range.
     pub const fn net(self) -> IpNet {
         self.0

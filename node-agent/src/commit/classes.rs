@@ -21,8 +21,8 @@ impl Class {
 
     /// The class that an element's verdict names.
     pub(super) fn named_by(data: Option<&Data>) -> Option<Self> {
-        match data {
-            Some(Data::Verdict(Verdict::Class(kind, count))) => Some(Self(*kind, *count)),
+        match data.and_then(Data::verdict) {
+            Some(Verdict::Class(kind, count)) => Some(Self(kind, count)),
             _ => None,
         }
     }

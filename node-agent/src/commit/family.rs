@@ -71,7 +71,7 @@ impl FamilyState {
                 outcome.refuse(&part, message);
                 continue;
             };
-            let planned = Planned::new(self.family, &part, classes);
+            let planned = Planned::new(self.family, &part, classes, now);
             match Self::send(line, &part, &planned) {
                 Ok(()) => classes.committed(&part, &planned.new_classes, now),
                 Err(error) => pieces.extend(self.after_error(part, &planned, &error, outcome)),

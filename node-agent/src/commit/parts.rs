@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use onehop_core::time::Time;
 use onehop_nft::{Batch, Chain, Element, FailedOp};
 
 use super::classes::{Class, Classes};
@@ -19,6 +20,8 @@ enum Unit {
     Pair(IpAddr),
     Address(IpAddr),
     NodePort(Protocol, u16),
+    /// The node's own network: uplinks, and what is inside the cluster.
+    Network,
 }
 
 /// What is left out together when the kernel refuses one element of it (S-258).
@@ -27,6 +30,8 @@ enum Owner {
     Frontend(Frontend),
     NodePort(Protocol, u16),
     Alone(SetId, Key),
+    /// Beginnings without ends mean something else.
+    Ranges(SetId),
 }
 
 fn unit(key: &ElementKey) -> Unit {
@@ -39,6 +44,7 @@ fn unit(key: &ElementKey) -> Unit {
         Key::NodePort { protocol, port } | Key::NodePortSlot { protocol, port, .. } => {
             Unit::NodePort(protocol, port)
         }
+        Key::Interface(_) | Key::Edge(..) => Unit::Network,
     }
 }
 
@@ -50,7 +56,8 @@ fn owner(key: &ElementKey) -> Owner {
         Key::NodePort { protocol, port } | Key::NodePortSlot { protocol, port, .. } => {
             Owner::NodePort(protocol, port)
         }
-        Key::Addr(_) | Key::Pair(..) => Owner::Alone(key.1, key.2),
+        Key::Addr(_) | Key::Pair(..) | Key::Interface(_) => Owner::Alone(key.1, key.2),
+        Key::Edge(..) => Owner::Ranges(key.1),
     }
 }
 
@@ -175,7 +182,7 @@ pub(super) struct Meaning {
 
 impl Planned {
     /// Chains before what names them, removals before additions, slots before verdicts (S-245).
-    pub(super) fn new(family: Family, part: &Part, classes: &Classes) -> Self {
+    pub(super) fn new(family: Family, part: &Part, classes: &Classes, now: Time) -> Self {
         let mut planned = Self {
             batch: Batch::new(),
             new_classes: Vec::new(),
@@ -187,7 +194,7 @@ impl Planned {
             planned.remove(family, *id, part);
         }
         for id in SetId::ALL {
-            planned.add(family, id, part);
+            planned.add(family, id, part, now);
         }
         planned
     }
@@ -242,10 +249,10 @@ impl Planned {
         }
     }
 
-    fn add(&mut self, family: Family, id: SetId, part: &Part) {
+    fn add(&mut self, family: Family, id: SetId, part: &Part, now: Time) {
         let added = part.added().iter().filter(|(key, _)| key.1 == id);
         let encode =
-            |data: &Option<Data>, key: &ElementKey| id.encode(family, &key.2, data.as_ref());
+            |data: &Option<Data>, key: &ElementKey| id.encode(family, &key.2, data.as_ref(), now);
         let (keys, elements) = self.encode(added.map(|(key, data)| (key, encode(data, key))));
         if !keys.is_empty() {
             self.batch.add_elements(&table(family), id.name(), elements);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use onehop_core::time::Time;
 use onehop_nft::{
     Batch, ChainInfo, CommitError, DumpError, Rule, Socket, TABLE_OWNER, TABLE_PERSIST, TableInfo,
 };
@@ -62,6 +63,7 @@ pub(super) fn take_over(
     family: Family,
     layout: &Layout,
     features: Features,
+    now: Time,
 ) -> Result<Takeover, TakeoverError> {
     let found = socket
         .tables()?
@@ -69,7 +71,7 @@ pub(super) fn take_over(
         .find(|info| info.table == layout.table);
     let Some(info) = found else {
         let mut batch = Batch::new();
-        write(&mut batch, family, layout, features, &Held::default());
+        write(&mut batch, layout, features, &Held::default(), now);
         return owned(socket.commit(&batch), Held::default());
     };
     if info.owner.is_some_and(|owner| owner != socket.port_id()) {
@@ -82,7 +84,7 @@ pub(super) fn take_over(
             return Ok(Takeover::Standby);
         }
     }
-    let (mut held, as_it_should_be) = read(socket, family, layout)?;
+    let (mut held, as_it_should_be) = read(socket, family, layout, now)?;
     let flags_fit = info.flags | if is_orphan(&info) { TABLE_OWNER } else { 0 } == flags(features);
     if as_it_should_be && flags_fit && info.comment.as_deref() == Some(VERSION) {
         return Ok(Takeover::Ours(held));
@@ -92,7 +94,7 @@ pub(super) fn take_over(
     held.classes = held.named_classes();
     let mut batch = Batch::new();
     batch.del_table(&layout.table);
-    write(&mut batch, family, layout, features, &held);
+    write(&mut batch, layout, features, &held, now);
     owned(socket.commit(&batch), held)
 }
 
@@ -118,8 +120,8 @@ fn is_orphan(info: &TableInfo) -> bool {
     info.flags & (TABLE_OWNER | TABLE_PERSIST) == TABLE_PERSIST
 }
 
-fn write(batch: &mut Batch, family: Family, layout: &Layout, features: Features, held: &Held) {
-    let table = &layout.table;
+fn write(batch: &mut Batch, layout: &Layout, features: Features, held: &Held, now: Time) {
+    let (table, family) = (&layout.table, layout.family);
     batch.add_table(table, flags(features), Some(VERSION));
     for set in &layout.sets {
         batch.add_set(table, set);
@@ -139,13 +141,18 @@ fn write(batch: &mut Batch, family: Family, layout: &Layout, features: Features,
     for id in SetId::ALL {
         let of_set = held.elements.iter().filter(|((_, set, _), _)| *set == id);
         let elements =
-            of_set.filter_map(|((_, _, key), data)| id.encode(family, key, data.as_ref()));
+            of_set.filter_map(|((_, _, key), data)| id.encode(family, key, data.as_ref(), now));
         batch.add_elements(table, id.name(), elements);
     }
 }
 
 /// Reads all of the table; whether its static part is what the layout says, and nothing foreign lies in it.
-fn read(socket: &mut Socket, family: Family, layout: &Layout) -> Result<(Held, bool), DumpError> {
+fn read(
+    socket: &mut Socket,
+    family: Family,
+    layout: &Layout,
+    now: Time,
+) -> Result<(Held, bool), DumpError> {
     let sets = socket.sets(&layout.table)?;
     let mut fits = sets.len() == layout.sets.len();
     for declared in &layout.sets {
@@ -159,7 +166,7 @@ fn read(socket: &mut Socket, family: Family, layout: &Layout) -> Result<(Held, b
             continue;
         }
         for element in socket.elements(&layout.table, id.name())? {
-            match id.decode(family, &element) {
+            match id.decode(family, &element, now) {
                 Some((key, data)) => {
                     held.elements.insert((family, id, key), data);
                 }

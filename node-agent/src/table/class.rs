@@ -2,33 +2,39 @@
 
 use onehop_nft::{Field, Rule};
 
-use super::element::{ClassKind, Family, LOCAL_SCOPE, SetId};
-use super::layout::{K, P, UPLINK_MARK, nft_family};
-
-const KINDS: [(ClassKind, &str); 4] = [
-    (ClassKind::Npl, "npl"),
-    (ClassKind::Np, "np"),
-    (ClassKind::N, "n"),
-    (ClassKind::L, "l"),
-];
+use super::element::{ClassKind, Family, LOCAL_SCOPE, MAX_SCOPES, SetId};
+use super::layout::{K, MASQUERADE, P, UPLINK_MARK, nft_family};
 
 /// Name of the chain for lists of this kind with this many endpoints.
 pub fn name(kind: ClassKind, count: u16) -> String {
-    let prefix = KINDS
-        .iter()
-        .find(|(of, _)| *of == kind)
-        .map_or("", |(_, prefix)| prefix);
-    format!("{prefix}{count}")
+    match kind {
+        ClassKind::N => format!("n{count}"),
+        ClassKind::L => format!("l{count}"),
+        ClassKind::Np => format!("np{count}"),
+        ClassKind::Npl => format!("npl{count}"),
+        ClassKind::Gl(scope) => format!("gl{count}-{scope}"),
+        ClassKind::Gr(scope) => format!("gr{count}-{scope}"),
+    }
 }
 
 /// The class that a chain's name stands for.
 pub fn parse(chain: &str) -> Option<(ClassKind, u16)> {
     let digits = chain.find(|c: char| c.is_ascii_digit())?;
     let (prefix, number) = chain.split_at(digits);
-    let (kind, _) = KINDS.iter().find(|(_, of)| *of == prefix)?;
+    let (number, scope) = number.split_once('-').unwrap_or((number, "0"));
+    let scope = scope.parse().ok().filter(|scope| *scope < MAX_SCOPES)?;
+    let kind = match prefix {
+        "n" => ClassKind::N,
+        "l" => ClassKind::L,
+        "np" => ClassKind::Np,
+        "npl" => ClassKind::Npl,
+        "gl" => ClassKind::Gl(scope),
+        "gr" => ClassKind::Gr(scope),
+        _ => return None,
+    };
     let count = number.parse().ok().filter(|count| *count > 0)?;
     // Only the form that we write.
-    (name(*kind, count) == chain).then_some((*kind, count))
+    (name(kind, count) == chain).then_some((kind, count))
 }
 
 /// Rules of a class chain. A packet that finds no slot any more is dropped and sent again (S-246).
@@ -36,10 +42,12 @@ pub fn rules(family: Family, kind: ClassKind, count: u16) -> Vec<Rule> {
     let (key, map): (&[Field], _) = match kind {
         ClassKind::N | ClassKind::L => (&K, SetId::Endpoints),
         ClassKind::Np | ClassKind::Npl => (&P, SetId::NodePortEndpoints),
+        ClassKind::Gl(_) | ClassKind::Gr(_) => (&K, SetId::GuardEndpoints),
     };
     let offset = match kind {
         ClassKind::N | ClassKind::Np => 0,
         ClassKind::L | ClassKind::Npl => LOCAL_SCOPE,
+        ClassKind::Gl(scope) | ClassKind::Gr(scope) => u32::from(scope) * LOCAL_SCOPE,
     };
     let slot = [
         key,
@@ -50,11 +58,14 @@ pub fn rules(family: Family, kind: ClassKind, count: u16) -> Vec<Rule> {
     ]
     .concat();
     let rule = || Rule::new(nft_family(family));
-    vec![
-        rule().jump(UPLINK_MARK),
-        rule().dnat_to_map(&slot, map.name()),
-        rule().drop(),
-    ]
+    // Towards another node only an address of this one brings the replies back here (ZD-41).
+    let leaves = matches!(kind, ClassKind::Gr(_));
+    let masquerade = leaves.then(|| rule().jump(MASQUERADE));
+    [rule().jump(UPLINK_MARK)]
+        .into_iter()
+        .chain(masquerade)
+        .chain([rule().dnat_to_map(&slot, map.name()), rule().drop()])
+        .collect()
 }
 
 #[cfg(test)]
@@ -63,11 +74,32 @@ mod tests {
 
     #[test]
     fn s230_names_of_classes_are_read_back() {
-        for (kind, prefix) in KINDS {
-            assert_eq!(name(kind, 7), format!("{prefix}7"));
+        let kinds = [
+            (ClassKind::N, "n7"),
+            (ClassKind::L, "l7"),
+            (ClassKind::Np, "np7"),
+            (ClassKind::Npl, "npl7"),
+            (ClassKind::Gl(0), "gl7-0"),
+            (ClassKind::Gr(7), "gr7-7"),
+        ];
+        for (kind, seven) in kinds {
+            assert_eq!(name(kind, 7), seven);
             assert_eq!(parse(&name(kind, 65_535)), Some((kind, 65_535)));
         }
-        for foreign in ["n", "n0", "n07", "nat-output", "x3", "n70000", "np-3", "3"] {
+        let foreign = [
+            "n",
+            "n0",
+            "n07",
+            "nat-output",
+            "x3",
+            "n70000",
+            "np-3",
+            "3",
+            "gl7",
+            "gl7-8",
+            "n7-0",
+        ];
+        for foreign in foreign {
             assert_eq!(parse(foreign), None, "{foreign}");
         }
     }

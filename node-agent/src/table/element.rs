@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use onehop_core::time::Time;
 
 /// Address family; one table each (S-201): `ip onehop` and `ip6 onehop`.
 pub use onehop_core::id::IpFamily as Family;
@@ -51,6 +52,28 @@ pub enum SetId {
     SourceGuarded,
     /// `source-allow` (S-224); key [`Key::Range`], no data.
     SourceAllow,
+    /// `uplinks` (S-400); key [`Key::Interface`], no data.
+    Uplinks,
+    /// `uplink-marks` (S-402); key [`Key::Interface`], data [`Verdict::MarkUplink`].
+    UplinkMarks,
+    /// `uplink-addresses` (S-422); key [`Key::Addr`], data [`Verdict::ToUplink`].
+    UplinkAddresses,
+    /// `inside` (S-410); key [`Key::Edge`], no data.
+    Inside,
+    /// `guard-endpoints` (S-410); key [`Key::FrontendSlot`], data [`Data::Target`].
+    GuardEndpoints,
+    /// `guard-from` (S-410); key [`Key::Range`], timed class `Gl` or `Gr`.
+    GuardFrom,
+    /// `guard-any` (S-410); key [`Key::Frontend`], timed class `Gl` or `Gr`.
+    GuardAny,
+    /// `dead-from` (S-410); key [`Key::Range`], timed [`Verdict::DeadSteered`] or [`Verdict::DeadRefused`].
+    DeadFrom,
+    /// `dead-any` (S-410); key [`Key::Frontend`], data as `dead-from`.
+    DeadAny,
+    /// `dead-keys` (S-410); key [`Key::Frontend`], timed.
+    DeadKeys,
+    /// `targets`: listed targets, whose first refusal a client does not get; key [`Key::Frontend`], no data.
+    Targets,
 }
 
 /// Key of an element. Slot = scope x 65536 + index (S-208): scope 0 is the default list, scope 1 the Local list.
@@ -82,6 +105,51 @@ pub enum Key {
     Pair(IpAddr, IpAddr),
     /// A source range that may use a frontend.
     Range(Frontend, IpNet),
+    /// Name of an interface.
+    Interface(InterfaceName),
+    /// Where a range of addresses begins, or the first address after one.
+    Edge(IpAddr, Side),
+}
+
+/// Which end of a range an edge is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// The first address inside.
+    Begin,
+    /// The first address after it.
+    End,
+}
+
+/// Name of an interface as the kernel keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InterfaceName([u8; 15]);
+
+impl InterfaceName {
+    /// A name of at most 15 bytes, which is all that the kernel allows.
+    pub fn new(name: &str) -> Option<Self> {
+        let mut bytes = [0; 15];
+        bytes
+            .get_mut(..name.len())?
+            .copy_from_slice(name.as_bytes());
+        Some(Self(bytes))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        let end = self
+            .0
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(self.0.len());
+        // Made from a text, so it is one.
+        std::str::from_utf8(&self.0[..end]).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// Data of a map element.
@@ -91,6 +159,20 @@ pub enum Data {
     Target(SocketAddr),
     /// What the packet shall meet.
     Verdict(Verdict),
+    /// What the packet shall meet until then; the kernel takes the element out by itself (ZD-54).
+    Timed(Verdict, Time),
+    /// The element of a plain set is there until then.
+    Until(Time),
+}
+
+impl Data {
+    /// The verdict, if it is one.
+    pub const fn verdict(&self) -> Option<Verdict> {
+        match self {
+            Self::Verdict(verdict) | Self::Timed(verdict, _) => Some(*verdict),
+            Self::Target(_) | Self::Until(_) => None,
+        }
+    }
 }
 
 /// Verdict of a verdict map.
@@ -102,7 +184,20 @@ pub enum Verdict {
     Reject,
     /// `goto` the class chain of a list with this many endpoints (at least 1).
     Class(ClassKind, u16),
+    /// `goto dead-steered`: of a target that is gone while others serve.
+    DeadSteered,
+    /// `goto dead-refused`: of a target that is gone while nobody serves.
+    DeadRefused,
+    /// `goto mark-uplink-<i>`.
+    MarkUplink(UplinkNumber),
+    /// `jump to-uplink-<i>`.
+    ToUplink(UplinkNumber),
 }
+
+/// Number of an uplink, 1 to 15 (S-401).
+pub type UplinkNumber = u8;
+/// The highest one.
+pub const MAX_UPLINK: UplinkNumber = 15;
 
 /// The four kinds of class chains (12.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,7 +210,14 @@ pub enum ClassKind {
     Np,
     /// `npl<N>`: node port, Local list.
     Npl,
+    /// `gl<N>-<s>`: guarded target, to others on the same node; the number is the scope (S-288).
+    Gl(u8),
+    /// `gr<N>-<s>`: guarded target, to others on other nodes.
+    Gr(u8),
 }
+
+/// Most Services whose lists one guarded target can have apart (S-411).
+pub const MAX_SCOPES: u8 = 8;
 
 /// First slot of the Local list (scope 1, S-208).
 pub const LOCAL_SCOPE: u32 = 65_536;

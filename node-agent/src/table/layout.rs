@@ -9,14 +9,18 @@ use onehop_nft::expr::{CT_STATE_NEW, CT_STATUS_DNAT, NAT_FULLY_RANDOM};
 use onehop_nft::{Chain, ChainType, CmpOp, CtDirection, Field, FieldType, Hook, Rule, Set, Table};
 
 use super::element::{Family, SetId};
+use super::guard;
 use super::set::{REJECT_CHAIN, address};
 
 /// Name of our tables (S-201).
 pub const TABLE: &str = "onehop";
 /// The table's comment; carries the layout version (S-132).
-pub const VERSION: &str = "onehop node agent, layout 1";
-/// Remembers by which uplink a connection came (S-404); empty while there is one uplink (S-402).
+pub const VERSION: &str = "onehop node agent, layout 2";
+/// Remembers by which uplink a connection came (S-404); does nothing while there is one uplink (S-402).
 pub const UPLINK_MARK: &str = "uplink-mark";
+
+/// Asks for masquerade in postrouting.
+pub const MASQUERADE: &str = "masquerade-mark";
 
 /// Fields of the frontend key K.
 pub(super) const K: [Field; 3] = [Field::Daddr, Field::L4Proto, Field::Dport];
@@ -41,6 +45,8 @@ pub struct Options {
 /// Sets and chains with rules, in the order in which they are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
+    /// The family.
+    pub family: Family,
     /// Our table of the family.
     pub table: Table,
     /// All sets and maps.
@@ -68,9 +74,12 @@ impl Layout {
         let rules = Rules { family, options };
         let mut sets: Vec<Set> = SetId::ALL.iter().map(|id| id.declaration(family)).collect();
         sets.extend(affinity_maps(family));
+        sets.extend(guard::own_sets(family));
         let mut chains = rules.regular_chains();
         chains.extend(rules.base_chains());
+        chains.extend(guard::base_chains(family));
         Self {
+            family,
             table: table(family),
             sets,
             chains,
@@ -129,8 +138,8 @@ impl Rules<'_> {
     }
 
     fn regular_chains(&self) -> Vec<(Chain, Vec<Rule>)> {
-        [
-            (UPLINK_MARK, Vec::new()),
+        let own = [
+            (MASQUERADE, vec![self.mark(self.rule())]),
             (
                 REJECT_CHAIN,
                 vec![
@@ -160,10 +169,13 @@ impl Rules<'_> {
             ("no-endpoints", self.no_endpoints()),
             ("cluster-ips-check", self.cluster_ips_check()),
             ("record", self.record()),
-        ]
-        .into_iter()
-        .map(|(name, rules)| (Chain::regular(name), rules))
-        .collect()
+        ];
+        let own = own.map(|(name, rules)| (name.to_owned(), rules));
+        guard::regular_chains(self.family)
+            .into_iter()
+            .chain(own)
+            .map(|(name, rules)| (Chain::regular(&name), rules))
+            .collect()
     }
 
     /// From a frontend or node port to its class chain; what comes from the detector's side never is external.
@@ -302,7 +314,7 @@ impl Rules<'_> {
             ),
             (
                 Chain::base("nat-prerouting", nat, Hook::Prerouting, -100),
-                services(),
+                [vec![guard::enter(self.family)], services()].concat(),
             ),
             (
                 Chain::base("nat-output", nat, Hook::Output, -100),

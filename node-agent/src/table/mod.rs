@@ -3,5 +3,6 @@
 
 pub mod class;
 pub mod element;
+pub mod guard;
 pub mod layout;
 pub mod set;

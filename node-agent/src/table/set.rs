@@ -2,12 +2,18 @@
 //! Called by the layout (declarations) and by commit (elements to bytes and back).
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use onehop_core::time::Time;
 use onehop_nft::{Element, ElementData, FieldType, Set, SetInfo, Value};
 
 use super::class;
-use super::element::{Data, Family, Frontend, Key, Protocol, SetId, Verdict};
+use super::element::{
+    Data, Family, Frontend, InterfaceName, Key, MAX_UPLINK, Protocol, SetId, Side, UplinkNumber,
+    Verdict,
+};
+use super::guard::{DEAD_REFUSED, DEAD_STEERED, mark_uplink, to_uplink};
 
 /// Name of the chain that refuses.
 pub const REJECT_CHAIN: &str = "reject-chain";
@@ -22,6 +28,8 @@ enum KeyKind {
     NodePortSlot,
     Pair,
     Range,
+    Interface,
+    Edge,
 }
 
 /// Kinds of data.
@@ -30,11 +38,18 @@ enum DataKind {
     None,
     Target,
     Verdict,
+    /// A verdict that the kernel takes out in its time.
+    Timed,
+    /// An element that the kernel takes out in its time.
+    Until,
 }
 
 impl SetId {
     /// All of them, in the order in which they are declared and committed: slots come before the verdicts that use them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 29] = [
+        Self::UplinkMarks,
+        Self::UplinkAddresses,
+        Self::Inside,
         Self::Hairpin,
         Self::Endpoints,
         Self::NodePortEndpoints,
@@ -53,6 +68,14 @@ impl SetId {
         Self::ServiceNodePortsLocal,
         Self::ServiceIps,
         Self::ServiceNodePorts,
+        Self::GuardEndpoints,
+        Self::GuardFrom,
+        Self::GuardAny,
+        Self::DeadFrom,
+        Self::DeadAny,
+        Self::DeadKeys,
+        Self::Targets,
+        Self::Uplinks,
     ];
 
     /// Its name in the kernel.
@@ -76,6 +99,17 @@ impl SetId {
             Self::Hairpin => "hairpin",
             Self::SourceGuarded => "source-guarded",
             Self::SourceAllow => "source-allow",
+            Self::Uplinks => "uplinks",
+            Self::UplinkMarks => "uplink-marks",
+            Self::UplinkAddresses => "uplink-addresses",
+            Self::Inside => "inside",
+            Self::GuardEndpoints => "guard-endpoints",
+            Self::GuardFrom => "guard-from",
+            Self::GuardAny => "guard-any",
+            Self::DeadFrom => "dead-from",
+            Self::DeadAny => "dead-any",
+            Self::DeadKeys => "dead-keys",
+            Self::Targets => "targets",
         }
     }
 
@@ -84,7 +118,7 @@ impl SetId {
             Self::ClusterIps | Self::OtherClusterIps | Self::NodePortIps => {
                 (KeyKind::Addr, DataKind::None)
             }
-            Self::MasqFrontends | Self::EtpLocal | Self::SourceGuarded => {
+            Self::MasqFrontends | Self::EtpLocal | Self::SourceGuarded | Self::Targets => {
                 (KeyKind::Frontend, DataKind::None)
             }
             Self::MasqNodePorts | Self::EtpLocalNodePorts => (KeyKind::NodePort, DataKind::None),
@@ -94,10 +128,17 @@ impl SetId {
             Self::ServiceNodePorts | Self::ServiceNodePortsLocal | Self::NoEndpointNodePorts => {
                 (KeyKind::NodePort, DataKind::Verdict)
             }
-            Self::Endpoints => (KeyKind::FrontendSlot, DataKind::Target),
+            Self::Endpoints | Self::GuardEndpoints => (KeyKind::FrontendSlot, DataKind::Target),
             Self::NodePortEndpoints => (KeyKind::NodePortSlot, DataKind::Target),
             Self::Hairpin => (KeyKind::Pair, DataKind::None),
             Self::SourceAllow => (KeyKind::Range, DataKind::None),
+            Self::Uplinks => (KeyKind::Interface, DataKind::None),
+            Self::UplinkMarks => (KeyKind::Interface, DataKind::Verdict),
+            Self::UplinkAddresses => (KeyKind::Addr, DataKind::Verdict),
+            Self::Inside => (KeyKind::Edge, DataKind::None),
+            Self::GuardFrom | Self::DeadFrom => (KeyKind::Range, DataKind::Timed),
+            Self::GuardAny | Self::DeadAny => (KeyKind::Frontend, DataKind::Timed),
+            Self::DeadKeys => (KeyKind::Frontend, DataKind::Until),
         }
     }
 
@@ -105,7 +146,7 @@ impl SetId {
     pub fn declaration(self, family: Family) -> Set {
         let (key, data) = self.kinds();
         let set = Set::new(self.name(), &key_fields(key, family));
-        let set = if key == KeyKind::Range {
+        let set = if matches!(key, KeyKind::Range | KeyKind::Edge) {
             set.interval()
         } else {
             set
@@ -114,11 +155,19 @@ impl SetId {
             DataKind::None => set,
             DataKind::Target => set.map(&[address(family), FieldType::PORT]),
             DataKind::Verdict => set.vmap(),
+            DataKind::Timed => set.vmap().timeout(),
+            DataKind::Until => set.timeout(),
         }
     }
 
-    /// The element as the kernel takes it; `None` when key or data are not of this set or family (S-124).
-    pub fn encode(self, family: Family, key: &Key, data: Option<&Data>) -> Option<Element> {
+    /// The element as the kernel takes it at this time; `None` when key or data are not of this set or family (S-124).
+    pub fn encode(
+        self,
+        family: Family,
+        key: &Key,
+        data: Option<&Data>,
+        now: Time,
+    ) -> Option<Element> {
         let element = self.encode_key(family, key)?;
         match (self.kinds().1, data) {
             (DataKind::None, None) => Some(element),
@@ -127,6 +176,13 @@ impl SetId {
             }
             (DataKind::Verdict, Some(Data::Verdict(verdict))) => {
                 Some(element.verdict(encode_verdict(*verdict)))
+            }
+            (DataKind::Timed, Some(Data::Timed(verdict, until))) => {
+                let element = element.verdict(encode_verdict(*verdict));
+                Some(element.timeout_ms(left(*until, now)))
+            }
+            (DataKind::Until, Some(Data::Until(until))) => {
+                Some(element.timeout_ms(left(*until, now)))
             }
             _ => None,
         }
@@ -139,8 +195,13 @@ impl SetId {
         matches.then(|| encode_key(key))
     }
 
-    /// Reads an element back; `None` for one that we never write.
-    pub fn decode(self, family: Family, element: &Element) -> Option<(Key, Option<Data>)> {
+    /// Reads an element back that was dumped at this time; `None` for one that we never write.
+    pub fn decode(
+        self,
+        family: Family,
+        element: &Element,
+        now: Time,
+    ) -> Option<(Key, Option<Data>)> {
         let (kind, data) = self.kinds();
         let key = decode_key(kind, family == Family::V6, element)?;
         let data = match (data, &element.data) {
@@ -151,6 +212,10 @@ impl SetId {
             (DataKind::Verdict, Some(ElementData::Verdict(verdict))) => {
                 Some(Data::Verdict(decode_verdict(verdict)?))
             }
+            (DataKind::Timed, Some(ElementData::Verdict(verdict))) => {
+                Some(Data::Timed(decode_verdict(verdict)?, expiry(element, now)?))
+            }
+            (DataKind::Until, None) => Some(Data::Until(expiry(element, now)?)),
             _ => return None,
         };
         Some((key, data))
@@ -160,6 +225,16 @@ impl SetId {
 /// Whether the kernel holds what is declared.
 pub fn declared_alike(declared: &Set, held: &SetInfo) -> bool {
     *held == SetInfo::expected(declared)
+}
+
+/// Life time of an element that shall be there until then; the kernel takes zero for "for ever".
+fn left(until: Time, now: Time) -> u64 {
+    u64::try_from(until.since(now).as_millis().max(1)).unwrap_or(u64::MAX)
+}
+
+/// Until when an element is there that was dumped at this time.
+fn expiry(element: &Element, now: Time) -> Option<Time> {
+    Some(now + Duration::from_millis(element.expires_ms?))
 }
 
 /// The address type of a family.
@@ -175,13 +250,14 @@ fn key_fields(kind: KeyKind, family: Family) -> Vec<FieldType> {
     let frontend = [addr, FieldType::PROTO, FieldType::PORT];
     let nodeport = [FieldType::PROTO, FieldType::PORT];
     match kind {
-        KeyKind::Addr => vec![addr],
+        KeyKind::Addr | KeyKind::Edge => vec![addr],
         KeyKind::Frontend => frontend.to_vec(),
         KeyKind::NodePort => nodeport.to_vec(),
         KeyKind::FrontendSlot => [&frontend[..], &[FieldType::MARK]].concat(),
         KeyKind::NodePortSlot => [&nodeport[..], &[FieldType::MARK]].concat(),
         KeyKind::Pair => vec![addr, addr],
         KeyKind::Range => [&frontend[..], &[addr]].concat(),
+        KeyKind::Interface => vec![FieldType::IFNAME],
     }
 }
 
@@ -194,17 +270,19 @@ const fn key_kind(key: &Key) -> KeyKind {
         Key::NodePortSlot { .. } => KeyKind::NodePortSlot,
         Key::Pair(..) => KeyKind::Pair,
         Key::Range(..) => KeyKind::Range,
+        Key::Interface(_) => KeyKind::Interface,
+        Key::Edge(..) => KeyKind::Edge,
     }
 }
 
-/// `None` for node ports, which are in both families, and (matching no family's check) for mixed keys.
+/// `None` for node ports and interfaces, which are in both families, and (matching no family's check) for mixed keys.
 fn key_family(key: &Key) -> Option<Family> {
     match key {
-        Key::Addr(addr) | Key::Pair(addr, _) => Some(Family::of(*addr)),
+        Key::Addr(addr) | Key::Pair(addr, _) | Key::Edge(addr, _) => Some(Family::of(*addr)),
         Key::Frontend(frontend) | Key::FrontendSlot(frontend, _) | Key::Range(frontend, _) => {
             Some(Family::of(frontend.address))
         }
-        Key::NodePort { .. } | Key::NodePortSlot { .. } => None,
+        Key::NodePort { .. } | Key::NodePortSlot { .. } | Key::Interface(_) => None,
     }
 }
 
@@ -236,6 +314,14 @@ fn encode_key(key: &Key) -> Element {
                 frontend(of).addr(range.network()),
                 frontend(of).addr(range.broadcast()),
             );
+        }
+        Key::Interface(name) => Value::new().ifname(name.as_str()),
+        Key::Edge(addr, side) => {
+            let edge = Element::key(Value::new().addr(*addr));
+            return Element {
+                interval_end: *side == Side::End,
+                ..edge
+            };
         }
     })
 }
@@ -276,7 +362,21 @@ fn decode_key(kind: KeyKind, v6: bool, element: &Element) -> Option<Key> {
                 prefix_of(value.addr_at(at, v6)?, end.addr_at(at, v6)?)?,
             )
         }
+        KeyKind::Interface => Key::Interface(interface(value)?),
+        KeyKind::Edge => {
+            let side = if element.interval_end {
+                Side::End
+            } else {
+                Side::Begin
+            };
+            Key::Edge(value.addr_at(0, v6)?, side)
+        }
     })
+}
+
+fn interface(value: &Value) -> Option<InterfaceName> {
+    let name = value.as_slice().split(|byte| *byte == 0).next()?;
+    InterfaceName::new(std::str::from_utf8(name).ok()?)
 }
 
 /// The prefix that spans exactly these addresses.
@@ -308,6 +408,10 @@ fn encode_verdict(verdict: Verdict) -> onehop_nft::Verdict {
         Verdict::Drop => onehop_nft::Verdict::Drop,
         Verdict::Reject => onehop_nft::Verdict::Goto(REJECT_CHAIN.to_owned()),
         Verdict::Class(kind, count) => onehop_nft::Verdict::Goto(class::name(kind, count)),
+        Verdict::DeadSteered => onehop_nft::Verdict::Goto(DEAD_STEERED.to_owned()),
+        Verdict::DeadRefused => onehop_nft::Verdict::Goto(DEAD_REFUSED.to_owned()),
+        Verdict::MarkUplink(number) => onehop_nft::Verdict::Goto(mark_uplink(number)),
+        Verdict::ToUplink(number) => onehop_nft::Verdict::Jump(to_uplink(number)),
     }
 }
 
@@ -315,11 +419,20 @@ fn decode_verdict(verdict: &onehop_nft::Verdict) -> Option<Verdict> {
     match verdict {
         onehop_nft::Verdict::Drop => Some(Verdict::Drop),
         onehop_nft::Verdict::Goto(chain) if chain == REJECT_CHAIN => Some(Verdict::Reject),
+        onehop_nft::Verdict::Goto(chain) if chain == DEAD_STEERED => Some(Verdict::DeadSteered),
+        onehop_nft::Verdict::Goto(chain) if chain == DEAD_REFUSED => Some(Verdict::DeadRefused),
         onehop_nft::Verdict::Goto(chain) => {
-            class::parse(chain).map(|(kind, count)| Verdict::Class(kind, count))
+            let class = class::parse(chain).map(|(kind, count)| Verdict::Class(kind, count));
+            class.or_else(|| uplink(chain, mark_uplink).map(Verdict::MarkUplink))
         }
+        onehop_nft::Verdict::Jump(chain) => uplink(chain, to_uplink).map(Verdict::ToUplink),
         _ => None,
     }
+}
+
+/// The uplink whose chain has this name.
+fn uplink(chain: &str, name: fn(UplinkNumber) -> String) -> Option<UplinkNumber> {
+    (1..=MAX_UPLINK).find(|number| name(*number) == chain)
 }
 
 fn protocol(number: u8) -> Option<Protocol> {

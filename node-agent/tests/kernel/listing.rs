@@ -2,7 +2,7 @@
 
 use onehop_node_agent::commit::Features;
 
-use crate::world::{in_namespace, nft, options, representative};
+use crate::world::{guarded, in_namespace, nft, options, representative};
 use crate::{load, open_with};
 
 fn list(beside: bool) -> String {
@@ -12,15 +12,30 @@ fn list(beside: bool) -> String {
         ..options()
     };
     let mut kernel = open_with(&options, Features::detect());
-    load(&mut kernel, &representative());
+    let mut all = representative();
+    all.extend(guarded());
+    load(&mut kernel, &all);
     nft(&["-j", "list", "ruleset"]);
     assert_eq!(
         nft(&["list", "tables"]),
         "table ip onehop\ntable ip6 onehop\n"
     );
-    // The owner's program name differs from run to run.
-    let owner = |line: &str| line.split(" # progname").next().unwrap_or(line).to_owned() + "\n";
-    nft(&["list", "ruleset"]).lines().map(owner).collect()
+    // The owner's program name differs from run to run, and so does what is left of a life time.
+    let steady = |line: &str| {
+        let line = line.split(" # progname").next().unwrap_or(line);
+        let mut words = line.split(' ').peekable();
+        let mut kept = Vec::new();
+        while let Some(word) = words.next() {
+            if word == "expires" {
+                let end = words.next().unwrap_or_default();
+                kept.extend(end.ends_with(',').then_some(","));
+            } else {
+                kept.push(word);
+            }
+        }
+        kept.join(" ") + "\n"
+    };
+    nft(&["list", "ruleset"]).lines().map(steady).collect()
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod world;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
 
 use onehop_core::time::Time;
 use onehop_nft::{Batch, Chain, CommitError, Rule, Socket, Table};
@@ -130,7 +131,7 @@ fn s132_an_older_layout_is_replaced() {
         ]);
         let mut kernel = open();
         assert_eq!(kernel.read_back().unwrap(), Some(Elements::new()));
-        assert!(nft(&["list", "ruleset"]).contains("layout 1"));
+        assert!(nft(&["list", "ruleset"]).contains("layout 2"));
     });
 }
 
@@ -424,5 +425,59 @@ fn s255_where_tables_cannot_be_owned_a_foreign_change_is_noticed_before_the_next
                 remove: BTreeSet::new(),
             })
             .unwrap();
+    });
+}
+
+/// The time until which an element lives.
+fn end(data: Option<&Data>) -> Option<Time> {
+    match data {
+        Some(Data::Timed(_, until) | Data::Until(until)) => Some(*until),
+        _ => None,
+    }
+}
+
+#[test]
+fn zd54_guards_carry_their_end_into_the_kernel_and_a_restart_reads_it_back() {
+    in_namespace(|| {
+        let wanted = world::guarded();
+        load(&mut open(), &wanted);
+        let held = open().read_back().unwrap().expect("the tables are ours");
+        assert_eq!(held.len(), wanted.len());
+        for (key, data) in &wanted {
+            let read = held.get(key).expect("every element is there").as_ref();
+            let Some(until) = end(data.as_ref()) else {
+                assert_eq!(read, data.as_ref(), "{key:?}");
+                continue;
+            };
+            let left = end(read).expect("a life time");
+            // The clock of these tests stands still while the kernel's goes on.
+            let near = until.since(left) < Duration::from_mins(1);
+            assert!(left <= until && near, "{key:?}: {left} against {until}");
+        }
+    });
+}
+
+#[test]
+fn s268_a_removal_of_what_has_expired_is_no_failure() {
+    in_namespace(|| {
+        let mut kernel = open();
+        let soon = |data: &Option<Data>| match data {
+            Some(Data::Timed(verdict, _)) => Some(Data::Timed(*verdict, Time::from_millis(1))),
+            Some(Data::Until(_)) => Some(Data::Until(Time::from_millis(1))),
+            other => *other,
+        };
+        let guarded = world::guarded();
+        let short: Elements = guarded.iter().map(|(k, d)| (*k, soon(d))).collect();
+        load(&mut kernel, &short);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while nft(&["list", "ruleset"]).contains("expires") {
+            assert!(
+                Instant::now() < deadline,
+                "the kernel takes them out by itself"
+            );
+        }
+        let all = ElementChange::between(&short, &Elements::new());
+        kernel.commit(&all).expect("S-268");
+        assert_eq!(kernel.read_back().unwrap(), Some(Elements::new()));
     });
 }

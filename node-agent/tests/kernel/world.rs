@@ -4,8 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
+use onehop_core::time::Time;
 use onehop_node_agent::table::element::{
-    ClassKind, Data, Elements, Family, Frontend, Key, LOCAL_SCOPE, Protocol, SetId, Verdict,
+    ClassKind, Data, Elements, Family, Frontend, InterfaceName, Key, LOCAL_SCOPE, Protocol, SetId,
+    Side, Verdict,
 };
 use onehop_node_agent::table::layout::Options;
 
@@ -132,6 +134,84 @@ pub(crate) fn service(ip: &str, pods: &[&str]) -> Elements {
         None,
     );
     elements
+}
+
+/// Until when the guards of [`guarded`] last.
+pub(crate) const GUARDED_UNTIL: Time = Time::from_millis(780_000);
+
+/// Every kind of element of the target guard in both families: two uplinks, a target that is on its way out and one that
+/// is gone, by sources and from anywhere outside.
+pub(crate) fn guarded() -> Elements {
+    let mut all = Elements::new();
+    for (pod, others, node, source, inside) in [
+        (
+            "10.244.1.9",
+            ["10.244.1.1", "10.244.2.1"],
+            "10.0.1.1",
+            "10.0.9.0/24",
+            ("10.244.0.0", "10.245.0.0"),
+        ),
+        (
+            "fd00:244:1::9",
+            ["fd00:244:1::1", "fd00:244:2::1"],
+            "fd00:1::1",
+            "fd00:9::/64",
+            ("fd00:244::", "fd00:245::"),
+        ),
+    ] {
+        let family = Family::of(addr(pod));
+        let key = Frontend {
+            port: 8080,
+            ..cluster_ip(pod)
+        };
+        let gone = Frontend { port: 8081, ..key };
+        let range = |key| Key::Range(key, source.parse().unwrap());
+        let class = |kind, count| Some(Data::Timed(Verdict::Class(kind, count), GUARDED_UNTIL));
+        let ends = |verdict| Some(Data::Timed(verdict, GUARDED_UNTIL));
+        for (name, number) in [("eth0", 1), ("eth1", 2)] {
+            let name = Key::Interface(InterfaceName::new(name).unwrap());
+            all.insert((family, SetId::Uplinks, name), None);
+            let mark = Some(Data::Verdict(Verdict::MarkUplink(number)));
+            all.insert((family, SetId::UplinkMarks, name), mark);
+        }
+        let slot = |key, slot| Key::FrontendSlot(key, slot);
+        for (set, key, data) in [
+            (
+                SetId::UplinkAddresses,
+                Key::Addr(addr(node)),
+                Some(Data::Verdict(Verdict::ToUplink(1))),
+            ),
+            (SetId::Inside, Key::Edge(addr(inside.0), Side::Begin), None),
+            (SetId::Inside, Key::Edge(addr(inside.1), Side::End), None),
+            (SetId::GuardEndpoints, slot(key, 0), Some(target(others[0]))),
+            (
+                SetId::GuardAny,
+                Key::Frontend(key),
+                class(ClassKind::Gl(0), 1),
+            ),
+            (
+                SetId::GuardEndpoints,
+                slot(gone, LOCAL_SCOPE),
+                Some(target(others[1])),
+            ),
+            (SetId::GuardFrom, range(gone), class(ClassKind::Gr(1), 1)),
+            (SetId::Targets, Key::Frontend(key), None),
+            (SetId::DeadFrom, range(gone), ends(Verdict::DeadSteered)),
+            (
+                SetId::DeadAny,
+                Key::Frontend(gone),
+                ends(Verdict::DeadRefused),
+            ),
+            (
+                SetId::DeadKeys,
+                Key::Frontend(gone),
+                Some(Data::Until(GUARDED_UNTIL)),
+            ),
+        ] {
+            all.insert((family, set, key), data);
+        }
+    }
+    all
 }
 
 /// Every kind of element in both families.
