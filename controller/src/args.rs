@@ -9,13 +9,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use onehop_core::id::InstallId;
+use onehop_core::id::{Cidr, InstallId};
 use reqwest::Url;
 
 use self::election::ElectionArgs;
 pub use self::election::{ElectionConfig, ElectionError};
 use crate::cloud::local::plan;
 use crate::cloud::local::resolve::NodeProxy;
+use crate::node_targets::Ranges;
 use crate::reconcile::{self, Orphans};
 use crate::snapshot::{Claim, Classless};
 
@@ -56,6 +57,12 @@ pub struct Args {
     /// Delete cloud objects of this install whose Service is gone, instead of only reporting them.
     #[arg(long, env = "ONEHOP_DELETE_ORPHANS")]
     delete_orphans: bool,
+    /// Ranges of pod addresses, by commas; default: those of the Nodes. With many nodes, give them.
+    #[arg(long, env = "ONEHOP_POD_CIDRS", value_delimiter = ',')]
+    pod_cidrs: Vec<Cidr>,
+    /// Ranges of node addresses, by commas; default: the addresses of the Nodes. With many nodes, give them.
+    #[arg(long, env = "ONEHOP_NODE_CIDRS", value_delimiter = ',')]
+    node_cidrs: Vec<Cidr>,
     /// Services worked on side by side.
     #[arg(long, env = "ONEHOP_WORKERS", default_value_t = 16)]
     workers: usize,
@@ -174,6 +181,10 @@ impl Args {
                     Orphans::Delete
                 } else {
                     Orphans::Report
+                },
+                ranges: Ranges {
+                    pods: self.pod_cidrs,
+                    nodes: self.node_cidrs,
                 },
             },
             metrics_address: self.metrics_address,

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use onehop_core::crd::{AddressPool, Feature, LoadBalancer, NodeTargets};
+use onehop_core::crd::{AddressPool, Feature, LoadBalancer, NodeTarget, NodeTargets};
 use onehop_core::endpoint::{Endpoints, Slice};
-use onehop_core::id::{InstallId, NodeName, PodUid, ServiceKey, ServiceUid};
+use onehop_core::id::{Cidr, InstallId, NodeName, PodUid, ServiceKey, ServiceUid};
 use onehop_core::node::NodeView;
 use onehop_runtime::watch::{Cache, Change, ObjectKey, Seen};
 
@@ -244,6 +244,43 @@ impl Index {
             name: node.to_string(),
         };
         self.node_targets.get(&key).map(|known| &known.object)
+    }
+
+    /// What the agent of a node says that it can do (K-24).
+    pub fn agent_offers(&self, node: &NodeName, feature: Feature) -> bool {
+        let status = self.node_targets(node).and_then(|o| o.status.as_ref());
+        status.is_some_and(|s| s.features.contains(&feature)) && self.has_node(node)
+    }
+
+    /// What was last said to its node of a Service's target at this address.
+    pub fn told_of(
+        &self,
+        service: &ServiceUid,
+        address: IpAddr,
+    ) -> Option<(&NodeName, &NodeTarget)> {
+        self.node_targets.all().values().find_map(|known| {
+            let mut targets = known.object.spec.installs.values().flat_map(|i| &i.targets);
+            let target = targets.find(|t| t.service.uid == *service && t.address == address)?;
+            Some((&known.node, target))
+        })
+    }
+
+    /// Ranges of pod addresses, and of node addresses, as the Nodes tell them.
+    pub fn ranges(&self) -> (Vec<Cidr>, Vec<Cidr>) {
+        let pods = self.nodes().flat_map(|node| node.pod_cidrs.iter().copied());
+        let addresses = self.nodes().flat_map(|node| node.addresses.iter().copied());
+        (
+            Cidr::aggregate(pods),
+            Cidr::aggregate(addresses.map(Cidr::host)),
+        )
+    }
+
+    /// Nodes to which this install has said something.
+    pub fn told_nodes(&self, install: &InstallId) -> BTreeSet<NodeName> {
+        let all = self.node_targets.all().values();
+        all.filter(|known| known.object.spec.installs.contains_key(install))
+            .map(|known| known.node.clone())
+            .collect()
     }
 
     /// Whether it is known what was said to nodes.

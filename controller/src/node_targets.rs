@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use onehop_core::crd::{
-    ClientIp, LateFlows, LocalPort, NodeInstall, NodeTarget, ServiceRef, TargetHealth, TargetMode,
-    TargetState, Vip, VipPort,
+    ClientIp, ClusterFacts, LateFlows, LocalPort, NodeInstall, NodeTarget, ServiceRef,
+    TargetHealth, TargetMode, TargetState, Vip, VipPort,
 };
-use onehop_core::id::{NodeName, ServiceKey};
+use onehop_core::id::{Cidr, NodeName, ServiceKey};
 use onehop_core::service::{ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
 
@@ -36,10 +36,30 @@ struct OfService {
     vips: BTreeMap<NodeName, Vec<Vip>>,
 }
 
+/// What has to be written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// To these nodes.
+    pub nodes: BTreeSet<NodeName>,
+    /// A target is held now, which the agent's answers depend on: at once (K-22).
+    pub at_once: bool,
+}
+
+/// What agents must know to tell inside from outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges {
+    /// Ranges of pods.
+    pub pods: Vec<Cidr>,
+    /// Ranges of nodes.
+    pub nodes: Vec<Cidr>,
+}
+
 /// The register.
 #[derive(Debug, Default)]
 pub struct Register {
     services: BTreeMap<ServiceKey, OfService>,
+    /// Longest hold and tail that each Service asks for, in seconds.
+    bounds: BTreeMap<ServiceKey, (u32, u32)>,
     /// Services that have said something since the start, also that they are gone.
     known: BTreeSet<ServiceKey>,
 }
@@ -53,18 +73,21 @@ impl Register {
         intent: &Intent,
         listed: &[Listed],
         now: Time,
-    ) -> BTreeSet<NodeName> {
-        let new = OfService::new(index, service, intent, listed, now);
+    ) -> News {
+        let membership = &intent.spec.membership;
+        let bounds = (membership.hold_max_seconds, membership.tail_max_seconds);
+        self.bounds.insert(service.key.clone(), bounds);
         let old = self.services.remove(&service.key).unwrap_or_default();
+        let new = OfService::new(index, service, intent, listed, &old, now);
         let new = new.after(&old, now);
         let first = self.known.insert(service.key.clone());
-        let touched = if first || new != old {
-            old.nodes().chain(new.nodes()).cloned().collect()
-        } else {
-            BTreeSet::new()
-        };
+        let mut news = News::default();
+        if first || new != old {
+            news.nodes = old.nodes().chain(new.nodes()).cloned().collect();
+            news.at_once = new.held().any(|entry| !old.held().any(|was| was == entry));
+        }
         self.services.insert(service.key.clone(), new);
-        touched
+        news
     }
 
     /// A Service is no longer ours, and nothing of it is left in the cloud.
@@ -74,6 +97,7 @@ impl Register {
         let old = self.services.remove(service).unwrap_or_default();
         let new = OfService::default().after(&old, now);
         let touched = old.nodes().cloned().collect();
+        self.bounds.remove(service);
         let changed = first || new != old;
         if !new.entries.is_empty() {
             self.services.insert(service.clone(), new);
@@ -110,9 +134,22 @@ impl Register {
     }
 
     /// The entry of a node. `there` is what its object has of this install.
-    pub fn entry(&self, node: &NodeName, there: Option<&NodeInstall>) -> NodeInstall {
+    pub fn entry(
+        &self,
+        node: &NodeName,
+        ranges: &Ranges,
+        there: Option<&NodeInstall>,
+    ) -> NodeInstall {
+        let said = there.map(|t| t.cluster.clone()).unwrap_or_default();
+        let asked = |of: fn(&(u32, u32)) -> u32| self.bounds.values().map(of).max();
         let mut entry = NodeInstall {
-            cluster: there.map(|t| t.cluster.clone()).unwrap_or_default(),
+            cluster: ClusterFacts {
+                pod_cidrs: ranges.pods.clone(),
+                node_cidrs: ranges.nodes.clone(),
+                // A guard outlasts the longest of all holds.
+                hold_max_seconds: asked(|b| b.0).unwrap_or(said.hold_max_seconds),
+                tail_max_seconds: asked(|b| b.1).unwrap_or(said.tail_max_seconds),
+            },
             ..NodeInstall::default()
         };
         // Not looked at yet: stays as it is.
@@ -183,12 +220,14 @@ impl OfService {
         service: &ServiceSpec,
         intent: &Intent,
         listed: &[Listed],
+        old: &Self,
         now: Time,
     ) -> Self {
         let maker = Maker {
             index,
             service,
             intent,
+            old,
             now,
         };
         let mut new = Self::default();
@@ -248,6 +287,14 @@ impl OfService {
         self
     }
 
+    fn held(&self) -> impl Iterator<Item = &TargetKey> {
+        let held = |entry: &Entry| entry.state().0 == TargetState::Held;
+        let entries = self.entries.iter();
+        entries
+            .filter(move |(.., entry)| held(entry))
+            .map(|(_, key, _)| key)
+    }
+
     fn nodes(&self) -> impl Iterator<Item = &NodeName> {
         let entries = self.entries.iter().map(|(node, ..)| node);
         entries.chain(self.vips.keys())
@@ -259,6 +306,7 @@ struct Maker<'a> {
     index: &'a Index,
     service: &'a ServiceSpec,
     intent: &'a Intent,
+    old: &'a OfService,
     now: Time,
 }
 
@@ -273,8 +321,16 @@ impl Maker<'_> {
         let endpoint = endpoints
             .iter()
             .map(|(_, endpoint)| endpoint)
-            .find(|e| e.address == one.key.address)?;
+            .find(|e| e.address == one.key.address);
+        let Some(endpoint) = endpoint else {
+            return self.departed(one);
+        };
         let (pod, node) = (endpoint.pod.as_ref()?, endpoint.node()?);
+        let spec = &self.intent.spec;
+        let port = spec.ports.iter().find(|port| port.key() == one.port);
+        let client_ip = port.map_or(ClientIp::Preserve, |port| port.client_ip);
+        // With its own address the load balancer's flows come from where it has its interfaces (ZD-14).
+        let any_outside = client_ip == ClientIp::Preserve;
         let target = NodeTarget {
             service: self.reference(),
             port_name: one.port.name.clone(),
@@ -285,12 +341,47 @@ impl Maker<'_> {
             pod_name: pod.name.clone(),
             // Pod health is the traffic port's until agents answer for pods.
             health: TargetHealth::None,
-            sources: Vec::new(),
-            any_outside: true,
-            client_ip: ClientIp::Preserve,
+            sources: if any_outside {
+                Vec::new()
+            } else {
+                spec.sources.clone()
+            },
+            any_outside,
+            client_ip,
             allowed: None,
             state: one.state,
             since: self.now,
+        };
+        Some((node.clone(), one.key, Entry::Pod(target)))
+    }
+
+    /// One that was told before, by this process or by an earlier one (ZD-81).
+    fn departed(&self, one: &Listed) -> Option<(NodeName, TargetKey, Entry)> {
+        let mut old = self.old.entries.iter();
+        let known = old.find_map(|(node, key, entry)| match entry {
+            Entry::Pod(target)
+                if *key == one.key
+                    && (&target.port_name, target.protocol)
+                        == (&one.port.name, one.port.protocol) =>
+            {
+                Some((node, target))
+            }
+            _ => None,
+        });
+        let uid = &self.service.uid;
+        let (node, target) = known.or_else(|| self.index.told_of(uid, one.key.address))?;
+        let (state, since) = if target.state == one.state {
+            (target.state, target.since)
+        } else {
+            (one.state, self.now)
+        };
+        let target = NodeTarget {
+            port_name: one.port.name.clone(),
+            protocol: one.port.protocol,
+            target_port: one.key.port,
+            state,
+            since,
+            ..target.clone()
         };
         Some((node.clone(), one.key, Entry::Pod(target)))
     }
@@ -378,9 +469,16 @@ mod tests {
         };
         let mut register = Register::default();
         let node = NodeName::from("a");
-        assert_eq!(register.entry(&node, Some(&there)), there, "I1");
+        assert_eq!(
+            register.entry(&node, &Ranges::default(), Some(&there)),
+            there,
+            "I1"
+        );
         register.remove(&ServiceKey::new("default", "web"), NOW);
-        assert_eq!(register.entry(&node, Some(&there)), NodeInstall::default());
+        assert_eq!(
+            register.entry(&node, &Ranges::default(), Some(&there)),
+            NodeInstall::default()
+        );
     }
 
     #[test]
@@ -390,13 +488,16 @@ mod tests {
         register.services.insert(key.clone(), of_service("web"));
         let touched = register.remove(&key, NOW);
         assert_eq!(touched, BTreeSet::from([node.clone()]));
-        let released = register.entry(&node, None).local;
+        let released = register.entry(&node, &Ranges::default(), None).local;
         assert_eq!(released[0].state, TargetState::Released, "K-21");
         let end = NOW + RELEASED_FOR;
         assert_eq!(register.next_change(), Some(end), "K-21: at least 60 s");
         assert!(register.purge(NOW + Duration::from_secs(59)).is_empty());
         assert_eq!(register.purge(end).len(), 1);
-        assert_eq!(register.entry(&node, None), NodeInstall::default());
+        assert_eq!(
+            register.entry(&node, &Ranges::default(), None),
+            NodeInstall::default()
+        );
     }
 
     #[test]

@@ -6,15 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use onehop_core::crd::{INSTALL_LABEL, LoadBalancer, LoadBalancerSpec, SERVICE_FINALIZER};
+use onehop_core::crd::{
+    Feature, INSTALL_LABEL, LoadBalancer, LoadBalancerSpec, NodeTarget, SERVICE_FINALIZER,
+    TargetState,
+};
 use onehop_core::endpoint::{Endpoint, Endpoints};
 use onehop_core::id::{InstallId, IpFamily, NodeName, PodUid, PortKey, ServiceKey};
 use onehop_core::node::NodeView;
 use onehop_core::service::{ServiceKind, ServicePort, ServiceSpec, TrafficPolicy};
+use onehop_core::time::Time;
 
 use crate::index::{Index, PodLife};
 use crate::plan::membership::{Guard, Member, Owner, Serving, State, TargetKey};
-use crate::plan::{Members, PortMembers};
+use crate::plan::{Departed, Members, PortMembers};
 
 /// Which Services are ours (K-01).
 #[derive(Clone, Debug)]
@@ -110,18 +114,43 @@ pub fn departed(
     service: &ServiceSpec,
     remembered: &Remembered,
     addresses: &BTreeSet<IpAddr>,
-) -> BTreeMap<IpAddr, (Owner, State)> {
-    let one = |address: &IpAddr| (*address, fate(index, service, remembered, *address));
+) -> BTreeMap<IpAddr, Departed> {
+    let one = |address: &IpAddr| {
+        let told = index.told_of(&service.uid, *address);
+        let known = remembered.get(address).cloned();
+        let known = known.or_else(|| told.map(|(_, target)| target.pod_uid.clone()));
+        let (owner, state) = fate(index, service, known.as_ref(), *address);
+        let departed = Departed {
+            owner,
+            state,
+            guard: guard(index, told.map(|(node, _)| node)),
+            held_since: told.and_then(|(_, target)| held_since(target)),
+        };
+        (*address, departed)
+    };
     addresses.iter().map(one).collect()
+}
+
+/// Whether the agent of a node takes new flows of a pod that is gone (ZD-24).
+fn guard(index: &Index, node: Option<&NodeName>) -> Guard {
+    if node.is_some_and(|node| index.agent_offers(node, Feature::Guard)) {
+        Guard::Present
+    } else {
+        Guard::Absent
+    }
+}
+
+/// Since when a target is held, by what was last told to its node.
+fn held_since(target: &NodeTarget) -> Option<Time> {
+    (target.state == TargetState::Held).then_some(target.since)
 }
 
 fn fate(
     index: &Index,
     service: &ServiceSpec,
-    remembered: &Remembered,
+    known: Option<&PodUid>,
     address: IpAddr,
 ) -> (Owner, State) {
-    let known = remembered.get(&address);
     let owner = known.map_or(Owner::Unknown, |uid| Owner::Pod(uid.clone()));
     let now_there: Vec<_> = index
         .pods_at(address)
@@ -160,6 +189,13 @@ fn pods(
     going: &BTreeMap<NodeName, Going>,
 ) -> Members {
     let family = family(service);
+    let held = |endpoint: &Endpoint| {
+        // Only what is on its way out can be held.
+        let leaves = endpoint.conditions.terminating || !endpoint.conditions.ready;
+        let told = index.told_of(&service.uid, endpoint.address);
+        told.filter(|_| leaves)
+            .and_then(|(_, target)| held_since(target))
+    };
     let list = endpoints
         .of(service, port, family)
         .iter()
@@ -173,7 +209,8 @@ fn pods(
                 .as_ref()
                 .map_or(Owner::Unknown, |pod| Owner::Pod(pod.uid.clone())),
             state: endpoint_state(index, endpoint, going),
-            guard: Guard::Absent,
+            guard: guard(index, endpoint.node()),
+            held_since: held(endpoint),
         });
     Members {
         list: list.collect(),
@@ -243,6 +280,7 @@ fn nodes(
             owner: Owner::Node(node.name.clone()),
             state: node_state(node),
             guard: Guard::Absent,
+            held_since: None,
         })
     });
     let at_most_healthy = (service.external_policy == TrafficPolicy::Local).then(|| {

@@ -11,7 +11,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use onehop_core::crd::{AddressPool, AddressPoolStatus, NodeTargets};
 use onehop_core::endpoint::Slice;
-use onehop_core::id::{InstallId, PodUid, ServiceUid};
+use onehop_core::id::{InstallId, NodeName, PodUid, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -58,6 +58,7 @@ pub enum PodLife {
 /// What was said to a node, and what its agent says.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KnownTargets {
+    pub(super) node: NodeName,
     pub(super) object: NodeTargets,
     /// Generation in which each address came, as far as was seen.
     pub(super) since: BTreeMap<(InstallId, ServiceUid, IpAddr), i64>,
@@ -75,7 +76,12 @@ impl KnownTargets {
                 since.insert(key, known.unwrap_or(generation));
             }
         }
-        Self { object, since }
+        let node = NodeName::from(object.metadata.name.clone().unwrap_or_default());
+        Self {
+            node,
+            object,
+            since,
+        }
     }
 }
 

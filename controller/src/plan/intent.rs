@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use onehop_core::crd::{LoadBalancerSpec, TargetMode};
 use onehop_core::id::{NodeName, PortKey, ServiceKey, ServiceUid, Zone};
+use onehop_core::time::Time;
 
 use super::membership::{Guard, Member, Owner, State, TargetKey, View};
 
@@ -25,7 +26,7 @@ pub struct Intent {
     /// Targets of each port, in both kinds: a group that is being retired is of the other kind.
     pub members: BTreeMap<PortKey, PortMembers>,
     /// What became of target addresses that the cloud still has and no endpoint list names.
-    pub departed: BTreeMap<IpAddr, (Owner, State)>,
+    pub departed: BTreeMap<IpAddr, Departed>,
     /// The machine behind each node address, for clouds that register machines.
     pub machines: Arc<BTreeMap<IpAddr, Machine>>,
     /// How far the endpoint list can be trusted.
@@ -43,6 +44,30 @@ pub struct Machine {
     pub zone: Option<Zone>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
+}
+
+/// What became of a target that no endpoint list names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Departed {
+    /// Whose address it was.
+    pub owner: Owner,
+    /// How that stands.
+    pub state: State,
+    /// Whether the agent of its node stands in for it.
+    pub guard: Guard,
+    /// Since when it is held.
+    pub held_since: Option<Time>,
+}
+
+impl Departed {
+    const fn of(owner: Owner, state: State) -> Self {
+        Self {
+            owner,
+            state,
+            guard: Guard::Absent,
+            held_since: None,
+        }
+    }
 }
 
 /// The targets of one port.
@@ -96,24 +121,36 @@ impl Intent {
     fn departed(&self, key: TargetKey, mode: TargetMode, known: &[Member]) -> Member {
         // The same pod or node under another port: superseded, no sign of a bad view.
         let moved = known.iter().find(|m| m.key.address == key.address);
-        let (owner, state) = match (moved, mode) {
-            (Some(m), _) if m.state == State::Ready => (m.owner.clone(), State::Withdrawn),
-            (Some(m), _) => (m.owner.clone(), m.state),
+        let Departed {
+            owner,
+            state,
+            guard,
+            held_since,
+        } = match (moved, mode) {
+            (Some(m), _) if m.state == State::Ready => {
+                Departed::of(m.owner.clone(), State::Withdrawn)
+            }
+            (Some(m), _) => Departed {
+                guard: m.guard,
+                held_since: m.held_since,
+                ..Departed::of(m.owner.clone(), m.state)
+            },
             (None, TargetMode::Pod) => self
                 .departed
                 .get(&key.address)
                 .cloned()
-                .unwrap_or((Owner::Unknown, State::Unexplained)),
+                .unwrap_or(Departed::of(Owner::Unknown, State::Unexplained)),
             // Every node that exists is a member; one that is not is gone.
             (None, TargetMode::Node | TargetMode::Vip | TargetMode::Unknown) => {
-                (Owner::Unknown, State::Gone)
+                Departed::of(Owner::Unknown, State::Gone)
             }
         };
         Member {
             key,
             owner,
             state,
-            guard: Guard::Absent,
+            guard,
+            held_since,
         }
     }
 }

@@ -82,6 +82,7 @@ impl<'a> Tally<'a> {
                 owner: Owner::Unknown,
                 state: State::Unexplained,
                 guard: Guard::Absent,
+                held_since: None,
             });
         }
         let usable = |m: &&Member| seen.get(&m.key).is_some_and(|s| s.usable());
@@ -128,30 +129,41 @@ impl<'a> Tally<'a> {
                     Guard::Present => self.floor,
                     Guard::Absent => 1,
                 };
-                match (leave(floor, Reason::Terminating), since) {
-                    (
-                        held @ Verdict {
-                            action: Action::Hold,
-                            ..
-                        },
-                        Some(since),
-                    ) => {
-                        let until = since + self.policy.hold_max;
-                        if until <= now {
-                            return verdict(Action::Drain, Reason::HoldMaximum);
-                        }
-                        *next_look = Some(next_look.map_or(until, |t| t.min(until)));
-                        held
-                    }
-                    (decided, _) => decided,
-                }
+                let since = member.held_since.or(since);
+                self.bounded(leave(floor, Reason::Terminating), since, now, next_look)
             }
+            // Only where somebody answers for it (ZD-24).
             State::Gone => match member.guard {
-                Guard::Present => leave(self.floor, Reason::Gone),
+                Guard::Present => {
+                    let leaves = leave(self.floor, Reason::Gone);
+                    self.bounded(leaves, member.held_since, now, next_look)
+                }
                 Guard::Absent => verdict(Action::Release, Reason::Gone),
             },
             State::Reused => verdict(Action::Release, Reason::AddressReused),
         }
+    }
+
+    /// No hold is longer than its maximum (ZD-26).
+    fn bounded(
+        &self,
+        decided: Verdict,
+        since: Option<Time>,
+        now: Time,
+        next_look: &mut Option<Time>,
+    ) -> Verdict {
+        let (Action::Hold, Some(since)) = (decided.action, since) else {
+            return decided;
+        };
+        let until = since + self.policy.hold_max;
+        if until <= now {
+            return Verdict {
+                action: Action::Drain,
+                reason: Reason::HoldMaximum,
+            };
+        }
+        *next_look = Some(next_look.map_or(until, |t| t.min(until)));
+        decided
     }
 
     /// When nothing is ready and nothing that stays can serve, what still serves comes (back) in (I2).

@@ -10,7 +10,7 @@ pub mod membership;
 mod order;
 mod provider;
 
-pub use intent::{Intent, Machine, Members, PortMembers};
+pub use intent::{Departed, Intent, Machine, Members, PortMembers};
 pub use listed::Listed;
 pub use order::arrange;
 pub use provider::{

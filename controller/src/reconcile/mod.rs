@@ -41,7 +41,7 @@ use crate::cloud::AddressBook;
 use crate::index::{Index, Touched};
 use crate::lease::Fence;
 use crate::metrics::Measures;
-use crate::node_targets::Register;
+use crate::node_targets::{Ranges, Register};
 use crate::plan::{Existing, Provider};
 use crate::snapshot::{Claim, Standing};
 use crate::writes::Writer;
@@ -59,6 +59,8 @@ pub struct Settings {
     pub second_look: Duration,
     /// What to do with cloud objects of ours whose Service is gone (C-123).
     pub orphans: Orphans,
+    /// Ranges of pods and nodes given by hand; those that are empty are read from the Nodes.
+    pub ranges: Ranges,
 }
 
 /// What to do with cloud objects of ours whose Service is gone.
@@ -101,6 +103,8 @@ pub struct Reconciler<P: Provider> {
     wake: Notify,
     synced: Notify,
     register: Mutex<Register>,
+    /// Ranges of pods and nodes as nodes were last told.
+    ranges_said: Mutex<Ranges>,
     due_nodes: Mutex<Due>,
     nodes_wake: Notify,
     pools_changed: Notify,
@@ -153,6 +157,7 @@ impl<P: Provider> Reconciler<P> {
             wake: Notify::new(),
             synced: Notify::new(),
             register: Mutex::default(),
+            ranges_said: Mutex::default(),
             due_nodes: Mutex::default(),
             nodes_wake: Notify::new(),
             pools_changed: Notify::new(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onehop_core::crd::TargetMode;
-use onehop_core::id::{NodeName, ServiceKey};
+use onehop_core::id::{Cidr, NodeName, ServiceKey};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 use onehop_runtime::backoff::Policy;
@@ -15,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::memory::OfService;
 use super::{Reconciler, lock};
+use crate::index::Index;
+use crate::node_targets::Ranges;
 use crate::plan::{Intent, Provider};
 use crate::writes::WriteError;
 
@@ -38,11 +40,14 @@ impl<P: Provider> Reconciler<P> {
     pub(super) fn list_targets(&self, service: &ServiceSpec, intent: &Intent, seen: &P::Observed) {
         let now = self.clock.now();
         let listed = self.provider.listed(intent, seen, now);
-        let touched = {
+        let news = {
             let index = lock(&self.index);
             lock(&self.register).set(&index, service, intent, &listed, now)
         };
-        self.nodes_due(touched);
+        self.nodes_due(
+            news.nodes,
+            if news.at_once { Duration::ZERO } else { MERGE },
+        );
     }
 
     /// Nothing of a Service is left in the cloud.
@@ -50,7 +55,7 @@ impl<P: Provider> Reconciler<P> {
         let touched = lock(&self.register).remove(service, self.clock.now());
         // After a restart it is not known which nodes have something of it.
         let all = lock(&self.index).nodes_that_name(service);
-        self.nodes_due(touched.union(&all).cloned().collect());
+        self.nodes_due(touched.union(&all).cloned().collect(), MERGE);
     }
 
     /// Which of the addresses may be published now, and when to look again for the others (K-27): those that are
@@ -99,21 +104,49 @@ impl<P: Provider> Reconciler<P> {
         (open, Some(now + LOOK))
     }
 
-    fn nodes_due(&self, nodes: BTreeSet<NodeName>) {
+    fn nodes_due(&self, nodes: BTreeSet<NodeName>, within: Duration) {
         if nodes.is_empty() {
             return;
         }
         let mut due = lock(&self.due_nodes);
         due.nodes.extend(nodes);
-        due.at.get_or_insert(self.clock.now() + MERGE);
+        let at = self.clock.now() + within;
+        due.at = Some(due.at.map_or(at, |before| before.min(at)));
         drop(due);
         self.nodes_wake.notify_one();
     }
 
     /// Nodes came or went.
     pub(super) fn gone_nodes_due(&self) {
-        let gone = lock(&self.index).gone_nodes();
-        self.nodes_due(gone);
+        let concerned = {
+            let index = lock(&self.index);
+            let mut nodes = index.gone_nodes();
+            let ranges = self.ranges(&index);
+            let mut said = lock(&self.ranges_said);
+            if *said != ranges {
+                *said = ranges;
+                nodes.extend(index.told_nodes(&self.settings.claim.install));
+            }
+            nodes
+        };
+        self.nodes_due(concerned, MERGE);
+    }
+
+    /// Ranges of pods and nodes: those given by hand, else what the Nodes tell.
+    fn ranges(&self, index: &Index) -> Ranges {
+        let (pods, nodes) = index.ranges();
+        let given = &self.settings.ranges;
+        let or = |given: &Vec<Cidr>, found| {
+            if given.is_empty() {
+                found
+            } else {
+                given.clone()
+            }
+        };
+        Ranges {
+            pods: or(&given.pods, pods),
+            nodes: or(&given.nodes, nodes),
+        }
     }
 
     /// Writes to nodes until `stop`.
@@ -134,7 +167,7 @@ impl<P: Provider> Reconciler<P> {
             let now = self.clock.now();
             if purge.is_some_and(|at| at <= now) {
                 let touched = lock(&self.register).purge(now);
-                self.nodes_due(touched);
+                self.nodes_due(touched, MERGE);
             }
             if !lock(&self.index).node_targets_synced() {
                 // Nothing from a half-synced cache (I1).
@@ -162,9 +195,10 @@ impl<P: Provider> Reconciler<P> {
 
     async fn tell_node(&self, node: &NodeName) -> Result<(), WriteError> {
         let install = &self.settings.claim.install;
-        let (object, exists) = {
+        let (object, exists, ranges) = {
             let index = lock(&self.index);
-            (index.node_targets(node).cloned(), index.has_node(node))
+            let object = index.node_targets(node).cloned();
+            (object, index.has_node(node), self.ranges(&index))
         };
         let there = object.as_ref().and_then(|o| o.spec.installs.get(install));
         if !exists {
@@ -177,7 +211,7 @@ impl<P: Provider> Reconciler<P> {
             }
             return Ok(());
         }
-        let wanted = lock(&self.register).entry(node, there);
+        let wanted = lock(&self.register).entry(node, &ranges, there);
         let nothing =
             wanted.targets.is_empty() && wanted.local.is_empty() && wanted.vips.is_empty();
         if there == Some(&wanted) || (there.is_none() && nothing) {

@@ -221,7 +221,7 @@ fn zd85_what_became_of_an_address_that_is_no_endpoint_any_more() {
     .into();
     let asked = [1, 2, 3, 4, 9].map(address).into();
     let departed = departed(&cluster.0, &view(&service(json!({}))), &remembered, &asked);
-    let states: Vec<State> = departed.values().map(|(_, state)| *state).collect();
+    let states: Vec<State> = departed.values().map(|d| d.state).collect();
     assert!(matches!(
         states[1],
         State::Terminating {

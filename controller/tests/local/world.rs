@@ -22,6 +22,7 @@ use onehop_controller::app::{App, Phase};
 use onehop_controller::cloud::local::client::Client as CloudClient;
 use onehop_controller::cloud::local::{Local, plan, resolve::NodeProxy};
 use onehop_controller::lease::{Election, Lost, Timing};
+use onehop_controller::node_targets::Ranges;
 use onehop_controller::reconcile::{Orphans, Settings};
 use onehop_controller::snapshot::{Claim, Classless};
 use onehop_core::crd::{AddressPool, LoadBalancer};
@@ -217,6 +218,7 @@ impl World {
                 sweep: Duration::from_mins(1),
                 second_look: Duration::from_mins(1),
                 orphans: Orphans::Report,
+                ranges: Ranges::default(),
             },
             metrics: Metrics::default(),
             election,

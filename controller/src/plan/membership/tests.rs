@@ -36,6 +36,7 @@ fn member(n: u8, state: State) -> Member {
         owner,
         state,
         guard: Guard::Absent,
+        held_since: None,
     }
 }
 
@@ -426,4 +427,37 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn zd22a_zd26_a_gone_pod_is_held_by_the_guard_to_the_hold_maximum() {
+    let mut gone = member(1, Gone);
+    gone.guard = Guard::Present;
+    let decided = |gone: &Member, now| {
+        let seen = [(key(1), Healthy)].into();
+        decide(
+            &POLICY,
+            std::slice::from_ref(gone),
+            &seen,
+            View::Watched,
+            now,
+        )
+    };
+    let verdict = |decision: &Decision| decision.verdicts[&key(1)];
+    let first = decided(&gone, NOW);
+    assert_eq!(
+        verdict(&first).action,
+        Action::Hold,
+        "ZD-22a: nobody is ready"
+    );
+    gone.held_since = Some(NOW);
+    let later = decided(&gone, NOW + Duration::from_mins(9));
+    assert_eq!(verdict(&later).action, Action::Hold);
+    assert_eq!(later.next_look, Some(NOW + POLICY.hold_max));
+    let over = decided(&gone, NOW + POLICY.hold_max);
+    let wanted = Verdict {
+        action: Action::Drain,
+        reason: Reason::HoldMaximum,
+    };
+    assert_eq!(verdict(&over), wanted, "ZD-26");
 }

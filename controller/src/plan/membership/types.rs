@@ -91,6 +91,8 @@ pub struct Member {
     pub state: State,
     /// Whether the node's agent stands in for it.
     pub guard: Guard,
+    /// Since when it is held, if it is: bounds the hold, also over a restart (ZD-26, ZD-81).
+    pub held_since: Option<Time>,
 }
 
 /// A target's state in the cloud, in the words that all clouds share.

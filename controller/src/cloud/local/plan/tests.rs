@@ -71,6 +71,7 @@ fn member(address: [u8; 4], port: u16, state: State) -> Member {
         owner: Owner::Unknown,
         state,
         guard: Guard::Absent,
+        held_since: None,
     }
 }
 
