@@ -19,6 +19,8 @@ const UNKNOWN: &str = "unknown";
 pub struct FailureReport {
     /// Milliseconds since the load began.
     pub at_ms: u64,
+    /// What it travelled on.
+    pub transport: Transport,
     /// Its class.
     pub kind: FailureKind,
     /// The pod that the flow was sent to.
@@ -29,6 +31,17 @@ pub struct FailureReport {
     pub ms_since_sigterm: Option<i64>,
     /// What the client's system said.
     pub detail: String,
+}
+
+impl FailureReport {
+    /// Whether the pod had accepted the connection when it ended: nobody else could have answered it (W4).
+    pub fn was_accepted(&self) -> bool {
+        let established = matches!(
+            self.kind,
+            FailureKind::Rst | FailureKind::Eof | FailureKind::TimeoutResponse
+        );
+        self.transport == Transport::Tcp && established
+    }
 }
 
 /// Explains a failure. To be called before the client can have used the same port again.
@@ -47,6 +60,7 @@ pub fn explain(world: &World, attempt: &Attempt, load_began: Time) -> Option<Fai
         .and_then(|uid| world.journal.sigterm_of(uid));
     Some(FailureReport {
         at_ms: millis(attempt.begun.since(load_began)),
+        transport: attempt.transport,
         kind: failure.kind,
         pod_uid: pod_uid.unwrap_or_else(|| UNKNOWN.into()),
         target_state: chosen.map_or_else(

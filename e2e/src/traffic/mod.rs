@@ -13,6 +13,7 @@ pub use load::{Attempt, Ledger, Load, Running};
 pub use probe::{Endpoint, Failure, FailureKind, ask_tcp, ask_udp};
 pub use stream::{LongFlow, StreamEnd};
 
+use serde::Serialize;
 use socket2::Socket;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -23,7 +24,7 @@ pub const CLIENT_TIMEOUT: Duration = Duration::from_secs(3);
 pub type SocketSource = Arc<dyn Fn(Transport, SocketAddr) -> io::Result<Socket> + Send + Sync>;
 
 /// What a request travels on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Transport {
     /// A new TCP connection with one line each way.
     Tcp,

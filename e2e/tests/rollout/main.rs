@@ -4,6 +4,7 @@ mod agent_killed;
 mod changes;
 mod controller_killed;
 mod graceful;
+mod guard;
 mod instant;
 mod leader_changes;
 mod support;

@@ -1,0 +1,212 @@
+//! The target guard, flow by flow: who gets the packets that a load balancer still sends to a pod that ends. The client
+//! outside sends to the pod's own address, as a load balancer with preserved client addresses does; the controller is
+//! stopped, so that the agents act on their own evidence (K-23, ZD-53).
+
+use crate::support::WITHIN;
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
+use nix::sys::signal::Signal;
+use onehop_core::crd::NodeTargets;
+use onehop_e2e::{
+    traffic::{Answer, Failure, FailureKind, LongFlow, Transport, ask_tcp, ask_udp},
+    world::{
+        OnTerm, POD_PORT, ServiceManifest, World, WorldConfig, eventually, first_answer, pod,
+        sockets_of,
+    },
+};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+/// Long enough that no pod ends by itself while the test looks.
+const SERVES: OnTerm = OnTerm::ServeSeconds(25);
+/// Flows that are looked at in each step.
+const FLOWS: usize = 12;
+
+struct Scene {
+    world: World,
+    old: SocketAddr,
+}
+
+impl Scene {
+    /// Pods `old` and `near` on node a, `far` on node b, all of one Service in pod mode and listed; `other` is a pod of
+    /// nothing on node b.
+    async fn set() -> Result<Self> {
+        let world = World::start(WorldConfig::default()).await?;
+        for (name, app, node) in [
+            ("old", "web", "a"),
+            ("near", "web", "a"),
+            ("far", "web", "b"),
+            ("other", "none", "b"),
+        ] {
+            world.objects.create(pod(name, app, node, SERVES)).await?;
+        }
+        for name in ["old", "near", "far", "other"] {
+            world.objects.pod_ready("default", name, WITHIN).await?;
+        }
+        let service = ServiceManifest::load_balancer("web", "web").pod_mode();
+        world.objects.apply(service.json()).await?;
+        let address = SocketAddr::from((world.lb_address("web").await?, 80));
+        first_answer(&world, address).await?;
+        let targets: Api<NodeTargets> = Api::all(world.kube());
+        eventually(&world.clock, "all targets are listed", WITHIN, async || {
+            let all = targets.list(&ListParams::default()).await;
+            let all = all.map_err(|e| e.to_string())?;
+            let installs = all.items.iter().flat_map(|o| o.spec.installs.values());
+            let listed = installs.map(|install| install.targets.len()).sum::<usize>();
+            // Three pods, TCP and UDP.
+            (listed == 6)
+                .then_some(())
+                .ok_or(format!("{listed} listed"))
+        })
+        .await?;
+        world.controller.signal(Signal::SIGSTOP)?;
+        let (_, address) = world.pod_place("old").await?;
+        let old = SocketAddr::from((address, POD_PORT));
+        Ok(Self { world, old })
+    }
+
+    async fn delete(&self, pod: &str, params: &DeleteParams) -> Result<()> {
+        let pods = self.world.objects.api::<Pod>();
+        pods.delete(pod, params).await?;
+        Ok(())
+    }
+
+    /// Who answers the client outside at the old pod's address, and whom it sees.
+    async fn outside(&self, transport: Transport) -> Result<Answer, Failure> {
+        let sockets = &self.world.sockets;
+        let asked = match transport {
+            Transport::Tcp => ask_tcp(sockets, self.old).await,
+            Transport::Udp => ask_udp(sockets, self.old).await,
+        };
+        asked.map(|(answer, _)| answer)
+    }
+
+    /// Waits until new flows from outside are answered by this pod, then looks at several of each kind.
+    async fn steered_to(&self, pod: &str) -> Result<BTreeSet<IpAddr>> {
+        let what = format!("new flows to the old pod's address go to {pod}");
+        eventually(&self.world.clock, &what, WITHIN, async || {
+            match self.outside(Transport::Tcp).await {
+                Ok(answer) if answer.pod == pod => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await?;
+        let mut peers = BTreeSet::new();
+        for _ in 0..FLOWS {
+            for transport in [Transport::Tcp, Transport::Udp] {
+                let answer = self.outside(transport).await;
+                let answer = answer.map_err(|f| anyhow::anyhow!("{transport:?}: {f:?}"))?;
+                ensure!(
+                    answer.pod == pod,
+                    "{transport:?} was answered by {answer:?}"
+                );
+                peers.insert(answer.peer.ip());
+            }
+        }
+        Ok(peers)
+    }
+
+    /// A pod on another node, and a process of the node, still reach the old pod itself.
+    async fn inside_reaches_the_old_pod(&self) -> Result<()> {
+        let (other, other_address) = self.world.pod_place("other").await?;
+        let node = self.world.kubelet("b")?.node();
+        let places = [
+            (sockets_of(&other, other_address), "a pod of another node"),
+            (sockets_of(node.netns(), node.address()), "another node"),
+        ];
+        for (sockets, who) in places {
+            for _ in 0..FLOWS {
+                let asked = ask_tcp(&sockets, self.old).await;
+                let (answer, _) = asked.map_err(|f| anyhow::anyhow!("{who}: {f:?}"))?;
+                ensure!(answer.pod == "old", "{who} was answered by {answer:?}");
+            }
+        }
+        Ok(())
+    }
+
+    fn client(&self) -> IpAddr {
+        self.world.client.address().into()
+    }
+
+    fn node_address(&self, node: &str) -> Result<Ipv4Addr> {
+        Ok(self.world.kubelet(node)?.node().address())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn zd40_new_flows_to_a_pod_that_ends_go_elsewhere_and_old_ones_stay() -> Result<()> {
+    let scene = Scene::set().await?;
+    let world = &scene.world;
+    let filter = "/proc/sys/net/ipv4/conf/eth1/rp_filter";
+    let filter = world.on_node("a", "cat", &[filter])?;
+    ensure!(filter.trim() == "2", "ZD-47: the filter is {filter}");
+    let flow = LongFlow::open(
+        &world.sockets,
+        scene.old,
+        Duration::from_millis(50),
+        world.clock,
+    );
+    let flow = flow.await.map_err(|f| anyhow::anyhow!("{f:?}"))?;
+    ensure!(flow.first.pod == "old", "nothing is steered yet");
+
+    // ZD-40, ZD-41: the same node first, and the client's address stays (ZD-T16).
+    scene.delete("old", &DeleteParams::default()).await?;
+    let peers = scene.steered_to("near").await?;
+    ensure!(peers == [scene.client()].into(), "ZD-T16: {peers:?}");
+    // ZD-43, ZD-T15: never what comes from pods or nodes.
+    scene.inside_reaches_the_old_pod().await?;
+
+    // ZD-41, ZD-46: then another node; its replies come back by the interface of arrival, else the fabric drops them.
+    scene.delete("near", &DeleteParams::default()).await?;
+    let peers = scene.steered_to("far").await?;
+    let node: IpAddr = scene.node_address("a")?.into();
+    ensure!(peers == [node].into(), "ZD-109: {peers:?}");
+
+    // ZD-45: the pod's processes end; its flows are reset at once, and the guard goes on.
+    let (now, ended) = (DeleteParams::default().grace_period(0), world.clock.now());
+    scene.delete("old", &now).await?;
+    let what = "the old pod is known to be gone";
+    eventually(&world.clock, what, WITHIN, async || {
+        let rules = world.ruleset("a").map_err(|e| e.to_string())?;
+        let dead = format!("{} . tcp . {POD_PORT}", scene.old.ip());
+        let keys = rules.split("set dead-keys").nth(1).unwrap_or_default();
+        let keys = keys.split("chain").next().unwrap_or_default();
+        keys.contains(&dead).then_some(()).ok_or(keys.to_owned())
+    })
+    .await?;
+    scene.steered_to("far").await?;
+    let end = flow.end().await.context("the flow's task ended")?;
+    let (at, cut) = end.cut.context("the flow ended with its pod")?;
+    ensure!(at >= ended, "ZD-42: cut before the pod's own end: {cut:?}");
+    ensure!(
+        matches!(cut.kind, FailureKind::Rst | FailureKind::Eof),
+        "ZD-45: {cut:?}"
+    );
+
+    // ZD-55: nobody serves any more: refused at once, no time-out.
+    for pod in ["near", "far"] {
+        scene.delete(pod, &now).await?;
+    }
+    let what = "new flows are refused at once";
+    eventually(&world.clock, what, WITHIN, async || {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            match scene.outside(transport).await {
+                Err(failure) if failure.kind == FailureKind::Refused => {}
+                other => return Err(format!("{transport:?}: {other:?}")),
+            }
+        }
+        Ok(())
+    })
+    .await?;
+    world.controller.signal(Signal::SIGCONT)?;
+    world.objects.delete_service("web").await?;
+    world.service_gone("web").await?;
+    scene.world.end().await
+}
