@@ -17,6 +17,7 @@ mod kinds;
 mod managed;
 mod object;
 mod owners;
+pub mod pki;
 mod schema;
 mod selector;
 mod server;

@@ -15,9 +15,9 @@ use crate::alloc::Allocations;
 use crate::audit::{Audit, Record};
 use crate::kinds::Kinds;
 use crate::owners::Owners;
+use crate::pki::Authority;
 use crate::state::State;
 use crate::store::Store;
-use crate::tls::Authority;
 use onehop_runtime::clock::Clock;
 
 /// How a server is set up.

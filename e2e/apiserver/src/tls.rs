@@ -6,8 +6,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
@@ -16,7 +14,6 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -24,6 +21,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::ApiError;
 use crate::http::{Body, handle, respond};
+use crate::pki::{Credentials, Issued, kubeconfig};
 use crate::server::{ApiServer, Identity};
 
 /// Why the server could not be put on a socket.
@@ -40,44 +38,16 @@ pub enum TlsError {
     Listener(#[from] io::Error),
 }
 
-/// The authority that signs the certificates of one server.
-pub(crate) struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-impl Authority {
-    pub(crate) fn new() -> Result<Self, rcgen::Error> {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(Vec::new())?;
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "kubernetes");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let pem = params.self_signed(&key)?.pem();
-        Ok(Self {
-            issuer: Issuer::new(params, key),
-            pem,
-        })
-    }
-
-    fn acceptor(&self, names: &[String]) -> Result<TlsAcceptor, TlsError> {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(names.to_vec())?;
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "kube-apiserver");
-        let certificate = params.signed_by(&key, &self.issuer)?;
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(TlsAcceptor::from(Arc::new(config)))
-    }
+fn acceptor(issued: &Issued) -> Result<TlsAcceptor, TlsError> {
+    let (certificate, key) = issued.der();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// A server on a socket. Dropping it closes the listener and every connection.
@@ -116,7 +86,7 @@ impl ApiServer {
         }
         names.sort();
         names.dedup();
-        let acceptor = self.authority()?.acceptor(&names)?;
+        let acceptor = acceptor(&self.authority()?.server(&names)?)?;
         let stop = CancellationToken::new();
         tokio::spawn(accept(self.clone(), listener, acceptor, stop.clone()));
         Ok(Serving {
@@ -130,7 +100,7 @@ impl ApiServer {
     /// # Errors
     /// If no certificate can be made.
     pub fn ca_pem(&self) -> Result<String, TlsError> {
-        Ok(self.authority()?.pem.clone())
+        Ok(self.authority()?.pem().to_owned())
     }
 
     /// A kubeconfig for an identity, as YAML.
@@ -138,10 +108,12 @@ impl ApiServer {
     /// # Errors
     /// If no certificate can be made.
     pub fn kubeconfig(&self, server_url: &str, identity: &Identity) -> Result<String, TlsError> {
-        let authority = STANDARD.encode(self.ca_pem()?);
         let token = self.token(identity);
-        Ok(format!(
-            "apiVersion: v1\nkind: Config\nclusters:\n- name: onehop\n  cluster:\n    server: {server_url}\n    certificate-authority-data: {authority}\nusers:\n- name: user\n  user:\n    token: {token}\ncontexts:\n- name: onehop\n  context:\n    cluster: onehop\n    user: user\n    namespace: default\ncurrent-context: onehop\n"
+        let credentials = Credentials::Token(&token);
+        Ok(kubeconfig(
+            server_url,
+            self.authority()?.pem(),
+            &credentials,
         ))
     }
 }

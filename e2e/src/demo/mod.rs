@@ -7,8 +7,9 @@ mod report;
 pub use report::{ModeReport, Report};
 
 use crate::{
+    controlplane::{BackEnd, OnLoopback},
     scenario::{Rollout, RolloutReport, timeline, trace},
-    world::{OnTerm, ServiceManifest, World, WorldConfig, deployment, first_answer},
+    world::{Cluster, OnTerm, ServiceManifest, World, WorldConfig, deployment, first_answer},
 };
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
@@ -34,6 +35,10 @@ pub struct Args {
     /// Leave everything running in the end, for kubectl, until Ctrl-C.
     #[arg(long)]
     keep: bool,
+    /// Whose control plane: the embedded API server, or real etcd, kube-apiserver, kube-controller-manager and
+    /// kube-scheduler.
+    #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
+    control_plane: BackEnd,
     /// Seed of every random choice; printed, so that a run can be repeated.
     #[arg(long)]
     seed: Option<u64>,
@@ -75,6 +80,7 @@ pub async fn run(args: Args) -> Result<()> {
     print::headline(&format!("a cluster of network namespaces (seed {seed})"));
     let config = WorldConfig {
         seed,
+        cluster: Cluster::on(args.control_plane),
         keep_logs: false,
         progress: print::step,
         ..WorldConfig::default()
@@ -88,7 +94,7 @@ pub async fn run(args: Args) -> Result<()> {
         () = interrupted() => None,
     };
     if args.keep && matches!(report, Some(Ok(_))) {
-        let _serving = keep(&world)?;
+        let _open = keep(&world)?;
         interrupted().await;
     }
     print::step("cleaning up");
@@ -106,10 +112,10 @@ pub async fn run(args: Args) -> Result<()> {
 }
 
 /// Opens the API server to programs of this machine, and says what to try.
-fn keep(world: &World) -> Result<e2e_apiserver::Serving> {
-    let (serving, kubeconfig) = world.serve_on_loopback()?;
+fn keep(world: &World) -> Result<OnLoopback> {
+    let (open, kubeconfig) = world.on_loopback()?;
     print::things_to_try(world, &kubeconfig);
-    Ok(serving)
+    Ok(open)
 }
 
 async fn interrupted() {

@@ -2,6 +2,7 @@
 //! live with the cloud; here they get the facts of this world.
 
 use super::{World, eventually, witness::SeenService};
+use crate::controlplane::INSTALL_ID;
 use anyhow::{Context, Result, ensure};
 use e2e_cloud::{
     assertions::{
@@ -18,7 +19,7 @@ use onehop_core::time::Time;
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 /// Tag of our install, and tag that names the Service, as provider local writes them.
-const INSTALL: (&str, &str) = ("onehop.dev/install", "e2e");
+const INSTALL: (&str, &str) = ("onehop.dev/install", INSTALL_ID);
 const OWNER: &str = "onehop.dev/service";
 const OWNER_UID: &str = "onehop.dev/service-uid";
 /// Who writes to the API server for us.
@@ -98,17 +99,13 @@ impl World {
     /// FC-103 (6): nothing changes any more, so our programs come to write nothing any more, neither to the cloud nor
     /// to the API server. Leases are renewed all the same.
     async fn at_rest(&self) -> Result<()> {
-        let mut requests = self.audit();
+        let mut requests = self.audit()?;
         let deadline = self.clock.now() + REST_WITHIN;
         loop {
             let before = self.cloud.look(|engine| engine.log().last());
             self.clock.sleep(REST).await;
-            let to_api = std::iter::from_fn(|| requests.try_recv().ok());
-            let ours = to_api.filter(|request| {
-                let ours = request.user.starts_with(OUR_ACCOUNTS);
-                ours && request.is_write() && request.resource != "leases"
-            });
-            let to_api: Vec<_> = ours.collect();
+            let mut to_api = requests.writes()?;
+            to_api.retain(|w| w.user.starts_with(OUR_ACCOUNTS) && w.resource != "leases");
             let to_cloud = writes_after(&self.cloud.events_after(before, usize::MAX), before);
             if to_api.is_empty() && to_cloud.is_empty() {
                 return Ok(());

@@ -1,5 +1,5 @@
-//! A world: one cluster on one cloud, with real programs and real packets. Fabric, embedded API server, fake cloud,
-//! kubelet stand-ins, one agent a node, the controller, and a client outside. Ends with everything that it started.
+//! A world: one cluster on one cloud, with real programs and real packets. Fabric, control plane, fake cloud, kubelet
+//! stand-ins, one Service proxy a node, the controller, and a client outside. Ends with everything that it started.
 
 mod assertions;
 mod cloud_view;
@@ -9,6 +9,7 @@ mod folder;
 mod journal;
 mod lb_node;
 mod manifests;
+mod node_proxy;
 mod node_view;
 mod objects;
 mod programs;
@@ -26,44 +27,102 @@ pub use journal::Journal;
 pub use lb_node::LbNode;
 pub use manifests::{OnTerm, POD_PORT, ServiceManifest, address_pool, deployment, pod};
 pub use node_view::HttpAnswer;
-pub use objects::Objects;
+pub use objects::{Objects, ProxyLabel};
 pub use programs::Programs;
 pub use sockets::{sockets_of, syn_retransmissions};
 pub use wait::eventually;
 
-use crate::traffic::SocketSource;
+use crate::{
+    controlplane::{Audit, BackEnd, ControlPlane, OnLoopback},
+    traffic::SocketSource,
+};
 use anyhow::{Context, Result};
-use e2e_apiserver::Serving;
 use e2e_cloud::Cloud;
 use e2e_fabric::{ClientNet, Drop, Fabric, FabricConfig, Netns, WorldTag};
 use e2e_kubelet::Kubelet;
 use folder::{Folder, LastWords};
 use kube::Client;
 use onehop_runtime::clock::Clock;
-use start::{ControlPlane, ControllerStart, LocalCloud};
+use start::{ControllerStart, LocalCloud, NodesStart};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::sync::mpsc::UnboundedReceiver;
 use witness::Witness;
 
-/// The agents' two ways to run (crd.md section 8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who is the Service proxy of every node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Proxy {
-    /// Beside a kube-proxy: for Services with our label only.
+    /// Our agent as it runs beside a kube-proxy (crd.md section 8): for Services with our label only.
+    #[default]
     Beside,
-    /// As the node's only proxy.
+    /// Our agent as the node's only proxy.
     Replace,
+    /// A real kube-proxy (nftables mode), and no agent.
+    KubeProxy,
 }
 
 impl Proxy {
-    /// As both programs' flags name it.
-    pub const fn flag(self) -> &'static str {
+    /// The port on which every node answers for the health of this proxy (crd.md section 8).
+    pub const fn health_port(self) -> u16 {
         match self {
-            Self::Beside => "beside",
+            Self::Beside | Self::Replace => 10356,
+            Self::KubeProxy => 10256,
+        }
+    }
+
+    /// The agent's flag; none where there is no agent.
+    const fn agent_flag(self) -> Option<&'static str> {
+        match self {
+            Self::Beside => Some("beside"),
+            Self::Replace => Some("replace"),
+            Self::KubeProxy => None,
+        }
+    }
+
+    /// The controller's flag: who answers for a node without our label.
+    const fn controller_flag(self) -> &'static str {
+        match self {
+            Self::Beside | Self::KubeProxy => "beside",
             Self::Replace => "replace",
         }
+    }
+}
+
+/// What a scenario runs on. Each is written once, for all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// Whose control plane.
+    pub back_end: BackEnd,
+    /// Whose Service proxy.
+    pub proxy: Proxy,
+    /// Whether Services keep our label.
+    pub label: ProxyLabel,
+}
+
+impl Cluster {
+    /// With this control plane; agents beside a kube-proxy.
+    pub const fn on(back_end: BackEnd) -> Self {
+        Self {
+            back_end,
+            proxy: Proxy::Beside,
+            label: ProxyLabel::AsWritten,
+        }
+    }
+
+    /// With this proxy for every Service, so that two proxies are asked for the same.
+    pub const fn proxied_by(proxy: Proxy) -> Self {
+        Self {
+            back_end: BackEnd::Embedded,
+            proxy,
+            label: ProxyLabel::Removed,
+        }
+    }
+
+    /// The same with another proxy.
+    #[must_use]
+    pub const fn with_proxy(self, proxy: Proxy) -> Self {
+        Self { proxy, ..self }
     }
 }
 
@@ -85,8 +144,8 @@ pub struct WorldConfig {
     pub zones: Vec<&'static str>,
     /// Seed of every random choice.
     pub seed: u64,
-    /// How the agents run.
-    pub proxy: Proxy,
+    /// Control plane and Service proxy.
+    pub cluster: Cluster,
     /// How many controllers there are.
     pub replicas: Replicas,
     /// Leave a folder with logs when the world does not end well.
@@ -101,7 +160,7 @@ impl Default for WorldConfig {
             nodes: vec!["a", "b"],
             zones: vec!["zone-a"],
             seed: 1,
-            proxy: Proxy::Beside,
+            cluster: Cluster::default(),
             replicas: Replicas::One,
             keep_logs: true,
             progress: |_| {},
@@ -115,6 +174,8 @@ pub struct World {
     pub clock: Clock,
     /// Its seed.
     pub seed: u64,
+    /// What it runs on.
+    pub cluster: Cluster,
     /// Objects in the API server.
     pub objects: Objects,
     /// The fake cloud.
@@ -147,30 +208,52 @@ impl World {
         let folder = Folder::make(tag.as_str(), config.keep_logs)?;
         let fabric = Fabric::new(tag, FabricConfig::new(clock))?;
         (config.progress)("network: router and management network");
-        let plane = ControlPlane::start(&fabric, clock, config.seed).await?;
-        (config.progress)("API server with our object types");
+        let cluster = config.cluster;
+        let plane =
+            ControlPlane::start(cluster.back_end, &fabric, clock, config.seed, folder.path())
+                .await?;
+        let objects = plane.objects.clone().with_label(cluster.label);
+        objects.create(address_pool("pool", start::POOL)).await?;
+        (config.progress)(match cluster.back_end {
+            BackEnd::Embedded => "API server with our object types",
+            BackEnd::Real => {
+                "etcd, kube-apiserver, kube-controller-manager, kube-scheduler; our object types"
+            }
+        });
         let witness = Witness::start(plane.client(), clock, config.seed);
         let local = LocalCloud::start(&fabric, clock, &config)?;
         (config.progress)("local cloud with its load balancer nodes");
         let journal = Arc::new(Journal::default());
-        let kubelets = start::nodes(&fabric, &plane, &config, &folder, &journal).await?;
+        let kubelets = start::nodes(&NodesStart {
+            fabric: &fabric,
+            plane: &plane,
+            config: &config,
+            folder: &folder,
+            journal: &journal,
+            clock,
+        })
+        .await?;
         (config.progress)("nodes, each with an agent");
         let start = ControllerStart {
             fabric: &fabric,
             plane: &plane,
             folder: &folder,
-            proxy: config.proxy,
+            proxy: cluster.proxy,
+            clock,
         };
         let (controller, second) = match config.replicas {
-            Replicas::One => (start::controller(&start)?, None),
-            Replicas::Two => (start::replica(&start, 1)?, Some(start::replica(&start, 2)?)),
+            Replicas::One => (start::controller(&start).await?, None),
+            Replicas::Two => {
+                let second = start::replica(&start, 2).await?;
+                (start::replica(&start, 1).await?, Some(second))
+            }
         };
         (config.progress)("controller");
         let client = fabric.add_client("client", true)?;
         let sources = report::Sources {
             cloud: local.cloud.clone(),
             journal: Arc::clone(&journal),
-            api: plane.api.clone(),
+            objects: plane.dump()?,
             namespaces: namespaces(&fabric, &local, &kubelets, &client),
             router: fabric.router().clone(),
             topology: topology(&local, &kubelets, &client),
@@ -179,7 +262,8 @@ impl World {
         let world = Self {
             clock,
             seed: config.seed,
-            objects: plane.objects.clone(),
+            objects,
+            cluster,
             cloud: local.cloud.clone(),
             kubelets,
             sockets: sockets_of(client.netns(), client.address()),
@@ -193,7 +277,7 @@ impl World {
             last_words: LastWords { folder, sources },
             fabric,
         };
-        world.agents_ready().await?;
+        world.proxies_ready().await?;
         (config.progress)("agents in sync");
         Ok(world)
     }
@@ -208,9 +292,9 @@ impl World {
         &self.fabric
     }
 
-    /// The API server itself, for what no client can do to it.
-    pub fn api_server(&self) -> &e2e_apiserver::ApiServer {
-        &self.plane.api
+    /// The embedded API server itself, for what no client can do to it; an error if this world has a real one.
+    pub fn api_server(&self) -> Result<&e2e_apiserver::ApiServer> {
+        self.plane.embedded()
     }
 
     /// A client of the API server with every right.
@@ -218,14 +302,14 @@ impl World {
         self.plane.client()
     }
 
-    /// Every request to the API server from now on.
-    pub fn audit(&self) -> UnboundedReceiver<e2e_apiserver::Record> {
-        self.plane.api.audit()
+    /// What accounts write to the API server from now on.
+    pub fn audit(&self) -> Result<Audit> {
+        self.plane.audit()
     }
 
-    /// Serves the API on this machine's loopback, for kubectl; gives the kubeconfig of an administrator.
-    pub fn serve_on_loopback(&self) -> Result<(Serving, PathBuf)> {
-        self.plane.serve_on_loopback(&self.last_words.folder)
+    /// Opens the API on this machine's loopback, for kubectl; gives the kubeconfig of an administrator.
+    pub fn on_loopback(&self) -> Result<(OnLoopback, PathBuf)> {
+        self.plane.on_loopback()
     }
 
     /// The kubelet of a node.
@@ -243,6 +327,7 @@ impl World {
     /// As [`World::end`], for a scenario in which the fabric's source check drops packets by design.
     pub async fn end_with_drops(self, expected: impl Fn(&Drop) -> bool) -> Result<()> {
         self.check(expected).await?;
+        self.plane.check()?;
         let Self {
             local,
             fabric,

@@ -4,13 +4,14 @@ use super::wait::eventually;
 use anyhow::{Context, Result};
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{Pod, Service},
+    core::v1::{Pod, Service, ServiceAccount},
 };
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
+use onehop_core::service::PROXY_NAME_LABEL;
 use onehop_runtime::clock::Clock;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -18,16 +19,36 @@ use std::time::Duration;
 /// Who scenarios write as.
 const MANAGER: &str = "scenario";
 
+/// Whether the Services that scenarios write carry the label which gives them to our agents beside a kube-proxy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProxyLabel {
+    /// As the manifest says.
+    #[default]
+    AsWritten,
+    /// Removed: every Service is the node's own proxy's, whoever that is.
+    Removed,
+}
+
 /// Objects of one world.
 #[derive(Clone)]
 pub struct Objects {
     client: Client,
     clock: Clock,
+    label: ProxyLabel,
 }
 
 impl Objects {
-    pub(super) fn new(client: Client, clock: Clock) -> Self {
-        Self { client, clock }
+    pub(crate) fn new(client: Client, clock: Clock) -> Self {
+        Self {
+            client,
+            clock,
+            label: ProxyLabel::AsWritten,
+        }
+    }
+
+    /// The same objects, by manifests whose Services are treated so.
+    pub(super) fn with_label(self, label: ProxyLabel) -> Self {
+        Self { label, ..self }
     }
 
     /// Namespaced objects of a type in `default`.
@@ -158,7 +179,46 @@ impl Objects {
         Ok(())
     }
 
-    fn dynamic(&self, manifest: Value) -> Result<(Api<DynamicObject>, DynamicObject)> {
+    /// Waits until a namespace has a `ServiceAccount`.
+    pub(crate) async fn account_exists(
+        &self,
+        namespace: &str,
+        name: &str,
+        within: Duration,
+    ) -> Result<()> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+        let what = format!("namespace {namespace} has the ServiceAccount {name}");
+        eventually(&self.clock, &what, within, async || {
+            let found = accounts.get(name).await;
+            found.map(drop).map_err(|e| e.to_string())
+        })
+        .await
+    }
+
+    /// Waits until a kind of ours is served, as it is some time after its definition was accepted.
+    pub(crate) async fn kind_served(&self, kind: &str, within: Duration) -> Result<()> {
+        let kind = GroupVersionKind::gvk("onehop.dev", "v1alpha1", kind);
+        let mut resource = ApiResource::from_gvk(&kind);
+        if kind.kind == "NodeTargets" {
+            // A plural already.
+            "nodetargets".clone_into(&mut resource.plural);
+        }
+        let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        let what = format!("{} are served", resource.plural);
+        eventually(&self.clock, &what, within, async || {
+            let list = all.list(&ListParams::default().limit(1)).await;
+            list.map(drop).map_err(|e| e.to_string())
+        })
+        .await
+    }
+
+    fn dynamic(&self, mut manifest: Value) -> Result<(Api<DynamicObject>, DynamicObject)> {
+        if self.label == ProxyLabel::Removed
+            && manifest["kind"] == "Service"
+            && let Some(labels) = manifest["metadata"]["labels"].as_object_mut()
+        {
+            labels.remove(PROXY_NAME_LABEL);
+        }
         let object: DynamicObject = serde_json::from_value(manifest).context("read a manifest")?;
         let types = object.types.clone().context("the manifest has no kind")?;
         let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);

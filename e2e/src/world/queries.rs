@@ -1,6 +1,6 @@
 //! What scenarios ask of a world, and the accidents that they cause in it.
 
-use super::{World, agent_name, eventually};
+use super::{World, agent_name, eventually, node_proxy};
 use anyhow::{Context, Result};
 use e2e_fabric::Netns;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -15,12 +15,11 @@ use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
 const WITHIN: Duration = Duration::from_secs(30);
 
 impl World {
-    /// Waits until every agent says that it is in sync.
-    pub async fn agents_ready(&self) -> Result<()> {
+    /// Waits until every node's Service proxy says that it is in sync.
+    pub async fn proxies_ready(&self) -> Result<()> {
         for kubelet in &self.kubelets {
-            self.objects
-                .pod_ready("kube-system", &agent_name(kubelet.node().name()), WITHIN)
-                .await?;
+            let pod = node_proxy::name(self.cluster.proxy, kubelet.node().name());
+            self.objects.pod_ready("kube-system", &pod, WITHIN).await?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! stands.
 
 use super::Journal;
-use e2e_apiserver::ApiServer;
+use crate::controlplane::Dump;
 use e2e_cloud::Cloud;
 use e2e_fabric::{Netns, Router};
 use e2e_kubelet::PodPlaces;
@@ -14,7 +14,7 @@ use std::{fmt::Write, io, path::Path, process::Command, sync::Arc};
 pub(super) struct Sources {
     pub(super) cloud: Cloud,
     pub(super) journal: Arc<Journal>,
-    pub(super) api: ApiServer,
+    pub(super) objects: Dump,
     pub(super) namespaces: Vec<Netns>,
     pub(super) router: Router,
     /// What stands where, a line each.
@@ -58,7 +58,7 @@ impl Sources {
         std::fs::write(folder.join("hops"), hops)?;
         std::fs::write(folder.join("topology"), self.topology())?;
         std::fs::write(folder.join("drops.jsonl"), self.drops())?;
-        std::fs::write(folder.join("objects.json"), self.api.dump().to_string())?;
+        std::fs::write(folder.join("objects.json"), self.objects.objects())?;
         std::fs::write(folder.join("timeline.jsonl"), self.timeline())
     }
 

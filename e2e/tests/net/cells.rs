@@ -3,7 +3,10 @@
 //! One pod serves, on node `a`. The table is the expectation; each cell is asked over TCP and over UDP.
 
 use crate::support::{self, Place, Seen, world_with_pod_on_a};
-use onehop_e2e::{traffic::Transport, world::ServiceManifest};
+use onehop_e2e::{
+    traffic::Transport,
+    world::{Cluster, ServiceManifest},
+};
 use serde_json::json;
 
 /// What a client asks.
@@ -80,8 +83,12 @@ const LOCAL: &[(Frontend, [Seen; 5])] = &[
 
 const PLACES: [Place; 5] = [Outside, PodOnA, PodOnB, NodeA, NodeB];
 
-async fn check(policy: &str, table: &[(Frontend, [Seen; 5])]) -> anyhow::Result<support::PodOnA> {
-    let world = world_with_pod_on_a().await?;
+async fn check(
+    on: Cluster,
+    policy: &str,
+    table: &[(Frontend, [Seen; 5])],
+) -> anyhow::Result<support::PodOnA> {
+    let world = world_with_pod_on_a(on).await?;
     let service = ServiceManifest::load_balancer("web", "web")
         .with("externalTrafficPolicy", json!(policy))
         .with("internalTrafficPolicy", json!(policy));
@@ -102,16 +109,16 @@ async fn check(policy: &str, table: &[(Frontend, [Seen; 5])]) -> anyhow::Result<
     Ok(world)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s60_s62_policy_cluster_keeps_pod_addresses_and_masquerades_external_clients()
--> anyhow::Result<()> {
-    check("Cluster", CLUSTER).await?.end().await
+pub(crate) async fn s60_s62_policy_cluster_keeps_pod_addresses_and_masquerades_external_clients(
+    on: Cluster,
+) -> anyhow::Result<()> {
+    check(on, "Cluster", CLUSTER).await?.end().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s49_s55_s63_policy_local_keeps_client_addresses_and_serves_the_cluster_from_anywhere()
--> anyhow::Result<()> {
-    let world = check("Local", LOCAL).await?;
+pub(crate) async fn s49_s55_s63_policy_local_keeps_client_addresses_and_serves_the_cluster_from_anywhere(
+    on: Cluster,
+) -> anyhow::Result<()> {
+    let world = check(on, "Local", LOCAL).await?;
     // The cell above in which `b` passes on a packet of a pod of `a`: a cloud's source check never lets it out.
     let pod_on_a = world.place(PodOnA).1;
     world.end_with_drops_of(pod_on_a).await

@@ -7,16 +7,15 @@ use crate::{
 use anyhow::{Context, Result};
 use onehop_e2e::{
     traffic::{FailureKind, Transport},
-    world::{ServiceManifest, eventually},
+    world::{Cluster, ServiceManifest, eventually},
 };
 use serde_json::json;
 use std::{net::SocketAddr, time::Duration};
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s48_a_service_without_any_endpoint_is_refused() -> Result<()> {
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn s48_a_service_without_any_endpoint_is_refused(on: Cluster) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     let manifest = ServiceManifest::cluster_ip("nobody", "nobody").with("type", json!("NodePort"));
     world.objects.apply(manifest.json()).await?;
     let spec = world
@@ -64,10 +63,10 @@ async fn s48_a_service_without_any_endpoint_is_refused() -> Result<()> {
     world.end().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s55_policy_local_without_local_endpoint_is_dropped_for_outside_clients_only() -> Result<()>
-{
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn s55_policy_local_without_local_endpoint_is_dropped_for_outside_clients_only(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     let service =
         ServiceManifest::load_balancer("web", "web").with("externalTrafficPolicy", json!("Local"));
     let service = world.serve(service).await?;
@@ -85,9 +84,8 @@ async fn s55_policy_local_without_local_endpoint_is_dropped_for_outside_clients_
     world.end().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s25_an_undefined_port_of_a_cluster_ip_is_refused() -> Result<()> {
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn s25_an_undefined_port_of_a_cluster_ip_is_refused(on: Cluster) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     let service = world
         .serve(ServiceManifest::load_balancer("web", "web"))
         .await?;

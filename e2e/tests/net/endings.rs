@@ -5,7 +5,7 @@ use crate::support::{PodOnA, READY_WITHIN, world_with_pod_on_a};
 use anyhow::{Context, Result};
 use e2e_cloud::engine::{Faults, TargetState};
 use nix::sys::signal::Signal;
-use onehop_e2e::world::{OnTerm, POD_PORT, ServiceManifest, eventually, pod};
+use onehop_e2e::world::{Cluster, OnTerm, POD_PORT, ServiceManifest, eventually, pod};
 use serde_json::{Value, json};
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -18,7 +18,7 @@ const WITHIN: Duration = Duration::from_secs(20);
 const NOTICED: Duration = Duration::from_secs(4);
 
 async fn served_in_pod_mode() -> Result<(PodOnA, Ipv4Addr)> {
-    let world = world_with_pod_on_a().await?;
+    let world = world_with_pod_on_a(Cluster::default()).await?;
     let web = ServiceManifest::load_balancer("web", "web").pod_mode();
     world.serve(web).await?;
     let (_, address) = world.pod_place("web").await?;

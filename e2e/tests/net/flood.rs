@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::ListParams;
 use onehop_e2e::{
     traffic::ask_tcp,
-    world::{ServiceManifest, eventually, sockets_of},
+    world::{Cluster, ServiceManifest, eventually, sockets_of},
 };
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -59,9 +59,10 @@ async fn all_answer(world: &PodOnA, node: &str) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn i6_many_services_made_and_deleted_at_once_through_kills_end_right() -> Result<()> {
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn i6_many_services_made_and_deleted_at_once_through_kills_end_right(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     let manifests = names().map(|name| ServiceManifest::load_balancer(&name, "web").json());
     try_join_all(manifests.map(|manifest| world.objects.apply(manifest))).await?;
     world.kill_agent("a")?;

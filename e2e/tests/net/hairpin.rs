@@ -4,15 +4,16 @@ use crate::support::world_with_pod_on_a;
 use anyhow::Result;
 use onehop_e2e::{
     traffic::{ask_tcp, ask_udp},
-    world::{ServiceManifest, eventually, sockets_of},
+    world::{Cluster, ServiceManifest, eventually, sockets_of},
 };
 use std::{net::Ipv4Addr, time::Duration};
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s66_a_pod_reaches_itself_through_its_cluster_ip_and_is_masqueraded() -> Result<()> {
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn s66_a_pod_reaches_itself_through_its_cluster_ip_and_is_masqueraded(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     let service = world
         .serve(ServiceManifest::load_balancer("web", "web"))
         .await?;

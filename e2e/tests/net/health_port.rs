@@ -4,7 +4,7 @@ use crate::support::{PodOnA, READY_WITHIN, world_with_pod_on_a};
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
-use onehop_e2e::world::{HttpAnswer, OnTerm, ServiceManifest, eventually, pod};
+use onehop_e2e::world::{Cluster, HttpAnswer, OnTerm, ServiceManifest, eventually, pod};
 use serde_json::json;
 use std::{net::SocketAddr, time::Duration};
 
@@ -23,9 +23,10 @@ async fn answers(world: &PodOnA, to: SocketAddr, status: u16) -> Result<HttpAnsw
     .await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s101_s102_s103_health_port_follows_local_ready_endpoints() -> Result<()> {
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn s101_s102_s103_health_port_follows_local_ready_endpoints(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     world
         .objects
         .create(pod("hc-a", "hc", "a", OnTerm::ServeSeconds(25)))

@@ -1,4 +1,10 @@
-//! Packet tests: real programs, real kernel, each from a Service manifest to a byte that came back.
+//! Packet scenarios: real programs, real kernel, from a Service manifest to a byte that came back (S-340).
+//!
+//! Each scenario runs on both control planes; a test's name says on which: `embedded::…`, `real::essential::…`,
+//! `real::more::…`.
+
+#[macro_use]
+mod scenarios;
 
 mod cells;
 mod empty;
@@ -13,3 +19,43 @@ mod terminating;
 mod vip;
 mod ways_to_run;
 mod zones;
+
+/// A test of one scenario on one control plane.
+macro_rules! test {
+    ($back_end:ident $module:ident $name:ident) => {
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $name() -> anyhow::Result<()> {
+            use onehop_e2e::{controlplane::BackEnd, world::Cluster};
+            crate::$module::$name(Cluster::on(BackEnd::$back_end)).await
+        }
+    };
+}
+
+/// The same on the real one, if the scenario's weight is the one asked for.
+macro_rules! test_if {
+    (essential essential $module:ident $name:ident) => {
+        test! { Real $module $name }
+    };
+    (more more $module:ident $name:ident) => {
+        test! { Real $module $name }
+    };
+    ($asked:ident $weight:ident $module:ident $name:ident) => {};
+}
+
+macro_rules! tests {
+    ($($module:ident { $($name:ident: $weight:ident, $peer:expr;)* })*) => {
+        mod embedded {
+            $(mod $module { $(test! { Embedded $module $name })* })*
+        }
+        mod real {
+            mod essential {
+                $(mod $module { $(test_if! { essential $weight $module $name })* })*
+            }
+            mod more {
+                $(mod $module { $(test_if! { more $weight $module $name })* })*
+            }
+        }
+    };
+}
+
+scenarios! { tests }

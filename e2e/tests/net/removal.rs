@@ -4,7 +4,7 @@ use crate::support::{PodOnA, world_with_pod_on_a};
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Patch, PatchParams};
-use onehop_e2e::world::{ServiceManifest, eventually};
+use onehop_e2e::world::{Cluster, ServiceManifest, eventually};
 use serde_json::json;
 use std::time::Duration;
 
@@ -25,9 +25,8 @@ fn elements(ruleset: &str, part: &str) -> usize {
     count
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_service_without_node_ports_opens_none() -> Result<()> {
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn a_service_without_node_ports_opens_none(on: Cluster) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     let _served = world
         .serve(ServiceManifest::load_balancer("web", "web").pod_mode())
         .await?;
@@ -86,9 +85,8 @@ async fn nothing_left(world: &PodOnA, before: &[String; 2]) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn c34_a_removed_service_leaves_nothing_behind() -> Result<()> {
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn c34_a_removed_service_leaves_nothing_behind(on: Cluster) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     let before = [world.ruleset("a")?, world.ruleset("b")?];
     let manifest =
         ServiceManifest::load_balancer("web", "web").with("externalTrafficPolicy", json!("Local"));
@@ -99,9 +97,10 @@ async fn c34_a_removed_service_leaves_nothing_behind() -> Result<()> {
     world.end().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_stops_being_a_load_balancer_gives_everything_back() -> Result<()> {
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn a_service_that_stops_being_a_load_balancer_gives_everything_back(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     let _served = world
         .serve(ServiceManifest::load_balancer("web", "web"))
         .await?;

@@ -4,7 +4,7 @@ use crate::support::{Place, world_with_pod_on_a};
 use anyhow::Result;
 use onehop_e2e::{
     traffic::Transport,
-    world::{OnTerm, POD_PORT, ServiceManifest, first_answer, pod},
+    world::{Cluster, OnTerm, POD_PORT, ServiceManifest, first_answer, pod},
 };
 use serde_json::json;
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ fn service(name: &str, protocol: &str) -> ServiceManifest {
         .annotated(KEY, "web")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn c29_tcp_and_udp_on_one_number_of_one_address_reach_the_pods_of_two_services() -> Result<()>
-{
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn c29_tcp_and_udp_on_one_number_of_one_address_reach_the_pods_of_two_services(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     world
         .objects
         .create(pod("dns", "dns", "b", OnTerm::Exit))

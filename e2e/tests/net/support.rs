@@ -5,7 +5,10 @@ use anyhow::{Context, Result};
 use e2e_fabric::{Netns, both};
 use onehop_e2e::{
     traffic::{Answer, Failure, FailureKind, SocketSource, Transport, ask_tcp, ask_udp},
-    world::{OnTerm, Proxy, ServiceManifest, World, WorldConfig, pod, sockets_of},
+    world::{
+        Cluster, OnTerm, ServiceManifest, World, WorldConfig, eventually, first_answer, pod,
+        sockets_of,
+    },
 };
 use std::{
     collections::BTreeMap,
@@ -17,6 +20,9 @@ use std::{
 
 /// How long a pod may take to be ready.
 pub(crate) const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long a node may take to program what is published.
+const CAPTURED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where a client sits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,15 +103,10 @@ impl Deref for PodOnA {
     }
 }
 
-/// Makes the world, with agents beside a kube-proxy.
-pub(crate) async fn world_with_pod_on_a() -> Result<PodOnA> {
-    world_with_pod_on_a_by(Proxy::Beside).await
-}
-
-/// Makes the world, with agents that run this way.
-pub(crate) async fn world_with_pod_on_a_by(proxy: Proxy) -> Result<PodOnA> {
+/// Makes the world.
+pub(crate) async fn world_with_pod_on_a(on: Cluster) -> Result<PodOnA> {
     let config = WorldConfig {
-        proxy,
+        cluster: on,
         ..WorldConfig::default()
     };
     let world = World::start(config).await?;
@@ -179,12 +180,14 @@ impl Served {
 }
 
 impl PodOnA {
-    /// Applies a LoadBalancer Service and waits until a client outside gets an answer through it.
+    /// Applies a LoadBalancer Service and waits until a client outside gets an answer through it and every node has
+    /// rules for its published address.
     pub(crate) async fn serve(&self, service: ServiceManifest) -> Result<Served> {
         let service = self.objects.apply(service.json()).await?;
         let name = service.metadata.name.context("a name")?;
         let lb = self.lb_address(&name).await?;
-        onehop_e2e::world::first_answer(self, (lb, 80).into()).await?;
+        first_answer(self, (lb, 80).into()).await?;
+        self.captured(lb).await?;
         let spec = self.objects.service(&name).await?.spec.context("a spec")?;
         let port = |protocol: &str| {
             let ports = spec.ports.iter().flatten();
@@ -199,6 +202,24 @@ impl PodOnA {
             node_ports: [(Transport::Tcp, port("TCP")), (Transport::Udp, port("UDP"))],
             nodes: [self.place(Place::NodeA).1, self.place(Place::NodeB).1],
         })
+    }
+
+    /// Waits until every node has rules for an address, as it does some time after the address was published.
+    async fn captured(&self, address: Ipv4Addr) -> Result<()> {
+        for kubelet in &self.kubelets {
+            let node = kubelet.node().name();
+            let what = format!("node {node} has rules for {address}");
+            eventually(&self.clock, &what, CAPTURED_WITHIN, async || {
+                let rules = self.ruleset(node).map_err(|e| e.to_string())?;
+                if rules.contains(&address.to_string()) {
+                    Ok(())
+                } else {
+                    Err("it has none".to_owned())
+                }
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     /// Namespace and address of a place.
@@ -231,6 +252,10 @@ impl PodOnA {
     }
 
     fn sockets(&self, place: Place) -> SocketSource {
+        if place == Place::Outside {
+            // The world has asked from there already.
+            return self.world.sockets.clone();
+        }
         let mut known = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         // No bound address: the place's own routing chooses it, as any client's would.
         let make = || sockets_of(&self.place(place).0, Ipv4Addr::UNSPECIFIED);

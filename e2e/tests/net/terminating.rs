@@ -6,15 +6,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 use onehop_e2e::{
     traffic::Transport,
-    world::{OnTerm, ServiceManifest, eventually, pod},
+    world::{Cluster, OnTerm, ServiceManifest, eventually, pod},
 };
 use std::time::Duration;
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s47_terminating_endpoints_are_used_only_when_nothing_is_ready() -> Result<()> {
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn s47_terminating_endpoints_are_used_only_when_nothing_is_ready(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     // Both accept long after SIGTERM, so that who answers is the proxy's choice alone.
     for (name, node) in [("last-a", "a"), ("last-b", "b")] {
         world

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use onehop_core::crd::{Feature, NodeTargets};
 use onehop_e2e::{
     traffic::Transport,
-    world::{ServiceManifest, eventually},
+    world::{Cluster, ServiceManifest, eventually},
 };
 use serde_json::json;
 use std::{net::Ipv4Addr, time::Duration};
@@ -30,8 +30,8 @@ fn web() -> ServiceManifest {
     ServiceManifest::load_balancer("web", "web").vip_mode()
 }
 
-async fn cells(policy: &str, row: [Seen; 5]) -> Result<(PodOnA, Served)> {
-    let world = world_with_pod_on_a().await?;
+async fn cells(on: Cluster, policy: &str, row: [Seen; 5]) -> Result<(PodOnA, Served)> {
+    let world = world_with_pod_on_a(on).await?;
     let manifest = web().with("externalTrafficPolicy", json!(policy));
     let served = world.serve(manifest).await?;
     let spec = world.objects.service("web").await?.spec;
@@ -61,9 +61,9 @@ async fn cells(policy: &str, row: [Seen; 5]) -> Result<(PodOnA, Served)> {
     Ok((world, served))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s22_s62_fc_t29_vip_with_policy_cluster_is_masqueraded_by_the_node_that_got_the_packet()
--> Result<()> {
+pub(crate) async fn s22_s62_fc_t29_vip_with_policy_cluster_is_masqueraded_by_the_node_that_got_the_packet(
+    on: Cluster,
+) -> Result<()> {
     let row = [
         LbChosenNode,
         NodeAAddress,
@@ -71,14 +71,15 @@ async fn s22_s62_fc_t29_vip_with_policy_cluster_is_masqueraded_by_the_node_that_
         NodeAAddress,
         NodeBAddress,
     ];
-    let (world, _) = cells("Cluster", row).await?;
+    let (world, _) = cells(on, "Cluster", row).await?;
     world.end().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s22_s63_fc_t29_vip_with_policy_local_keeps_the_clients_address() -> Result<()> {
+pub(crate) async fn s22_s63_fc_t29_vip_with_policy_local_keeps_the_clients_address(
+    on: Cluster,
+) -> Result<()> {
     let row = [Client, Client, Client, NodeAAddress, NodeBAddress];
-    let (world, _) = cells("Local", row).await?;
+    let (world, _) = cells(on, "Local", row).await?;
     // K-20: what agents of nodes are told of a Service with policy Local.
     let targets = node_targets(&world, "a").await?;
     let install = targets
@@ -120,9 +121,10 @@ async fn published(world: &PodOnA) -> Result<Vec<String>> {
     Ok(ingress.into_iter().filter_map(|i| i.ip).collect())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s22_k27_an_address_is_listed_first_programmed_then_and_published_last() -> Result<()> {
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn s22_k27_an_address_is_listed_first_programmed_then_and_published_last(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     // The agents say that they are there, so that they are waited for.
     let first = ServiceManifest::load_balancer("first", "web").vip_mode();
     world.objects.apply(first.json()).await?;

@@ -1,10 +1,10 @@
 //! The agent's two ways to run (crd.md section 8): which Services it serves, and where it answers for the node.
 
-use crate::support::{Place, PodOnA, world_with_pod_on_a, world_with_pod_on_a_by};
+use crate::support::{Place, PodOnA, world_with_pod_on_a};
 use anyhow::{Context, Result};
 use onehop_e2e::{
     traffic::Transport,
-    world::{Proxy, ServiceManifest, eventually},
+    world::{Cluster, Proxy, ServiceManifest, eventually},
 };
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -27,9 +27,8 @@ async fn answers(world: &PodOnA, to: SocketAddr) -> Result<()> {
     .await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s02_beside_serves_labelled_services_only() -> Result<()> {
-    let world = world_with_pod_on_a().await?;
+pub(crate) async fn s02_beside_serves_labelled_services_only(on: Cluster) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
     let ours = ServiceManifest::cluster_ip("ours", "web");
     let theirs = ServiceManifest::cluster_ip("theirs", "web").unlabelled();
     world.objects.apply(theirs.json()).await?;
@@ -52,9 +51,10 @@ async fn s02_beside_serves_labelled_services_only() -> Result<()> {
     world.end().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s02_s129_s310_replace_serves_all_and_answers_on_kube_proxys_ports() -> Result<()> {
-    let world = world_with_pod_on_a_by(Proxy::Replace).await?;
+pub(crate) async fn s02_s129_s310_replace_serves_all_and_answers_on_kube_proxys_ports(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on.with_proxy(Proxy::Replace)).await?;
     let unlabelled = ServiceManifest::load_balancer("web", "web").unlabelled();
     let served = world.serve(unlabelled).await?;
     answers(&world, served.cluster_ip()).await?;

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result};
 use onehop_e2e::{
     traffic::{Answer, Failure, FailureKind, Transport, ask_tcp, ask_udp},
-    world::{OnTerm, POD_PORT, ServiceManifest, World, WorldConfig, eventually, pod},
+    world::{Cluster, OnTerm, POD_PORT, ServiceManifest, World, WorldConfig, eventually, pod},
 };
 use serde_json::{Value, json};
 use std::{
@@ -52,8 +52,9 @@ const FAR: Knobs = Knobs {
     preserve_client_ip: true,
 };
 
-async fn two_zones() -> Result<World> {
+async fn two_zones(on: Cluster) -> Result<World> {
     let config = WorldConfig {
+        cluster: on,
         zones: ZONES.to_vec(),
         ..WorldConfig::default()
     };
@@ -88,7 +89,7 @@ impl Zones {
         for (protocol, port) in [("TCP", tcp), ("UDP", udp)] {
             let mut group = json!({"name": protocol, "protocol": protocol, "mode": mode});
             if floating && protocol == "TCP" {
-                group["health"] = json!({"protocol": "HTTP", "port": 10356, "path": "/healthz"});
+                group["health"] = json!({"protocol": "HTTP", "port": world.cluster.proxy.health_port(), "path": "/healthz"});
             }
             let group = text(&world.cloud_call("POST /v1/groups", &group)?, "id")?;
             let listener = format!("PUT /v1/loadbalancers/{lb}/listeners/80-{protocol}");
@@ -244,10 +245,10 @@ async fn pod_targets(world: &World) -> Result<[Ipv4Addr; 2]> {
     ])
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn fc29_fc31_fc61_pods_get_the_flows_of_their_zone_and_see_the_client_or_that_zones_lb_node()
--> Result<()> {
-    let world = two_zones().await?;
+pub(crate) async fn fc29_fc31_fc61_pods_get_the_flows_of_their_zone_and_see_the_client_or_that_zones_lb_node(
+    on: Cluster,
+) -> Result<()> {
+    let world = two_zones(on).await?;
     let at = pod_targets(&world).await?;
     let zones = Zones::start(world, "pod", at, (POD_PORT, POD_PORT)).await?;
     let (client, [lb_a, lb_b]) = (zones.client(), zones.lb_addresses());
@@ -278,9 +279,10 @@ async fn fc29_fc31_fc61_pods_get_the_flows_of_their_zone_and_see_the_client_or_t
     zones.end().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn fc31_a_zone_without_a_target_is_silent_unless_it_may_use_the_other_zones() -> Result<()> {
-    let world = two_zones().await?;
+pub(crate) async fn fc31_a_zone_without_a_target_is_silent_unless_it_may_use_the_other_zones(
+    on: Cluster,
+) -> Result<()> {
+    let world = two_zones(on).await?;
     let at = pod_targets(&world).await?;
     let zones = Zones::start(world, "pod", at, (POD_PORT, POD_PORT)).await?;
     let client = zones.client();
@@ -352,10 +354,10 @@ fn node_targets(world: &World) -> [Ipv4Addr; 2] {
     [0, 1].map(|node: usize| world.kubelets[node].node().address())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s63_fc29_through_node_ports_of_a_local_service_pods_see_the_client_or_that_zones_lb_node()
--> Result<()> {
-    let world = two_zones().await?;
+pub(crate) async fn s63_fc29_through_node_ports_of_a_local_service_pods_see_the_client_or_that_zones_lb_node(
+    on: Cluster,
+) -> Result<()> {
+    let world = two_zones(on).await?;
     let service = ServiceManifest::cluster_ip("web", "web")
         .with("type", json!("NodePort"))
         .with("externalTrafficPolicy", json!("Local"));
@@ -387,9 +389,10 @@ async fn s63_fc29_through_node_ports_of_a_local_service_pods_see_the_client_or_t
     zones.end().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn fc29b_fc31_a_kept_frontend_address_reaches_the_nodes_of_its_zone() -> Result<()> {
-    let world = two_zones().await?;
+pub(crate) async fn fc29b_fc31_a_kept_frontend_address_reaches_the_nodes_of_its_zone(
+    on: Cluster,
+) -> Result<()> {
+    let world = two_zones(on).await?;
     // The agents know the addresses as external ones of the Service.
     let service = ServiceManifest::cluster_ip("web", "web")
         .with("type", json!("NodePort"))

@@ -8,6 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use nix::sys::signal::Signal;
 use onehop_e2e::{
+    chart::NAMESPACE,
     scenario::Rollout,
     world::{Controller, OnTerm, Replicas, ServiceManifest, World, WorldConfig, eventually},
 };
@@ -17,7 +18,7 @@ const SERVE_SECONDS: u32 = 10;
 
 /// Who holds the Lease.
 async fn holder(world: &World) -> Result<String, String> {
-    let leases: Api<Lease> = Api::namespaced(world.kube(), "default");
+    let leases: Api<Lease> = Api::namespaced(world.kube(), NAMESPACE);
     let lease = leases
         .get("onehop-controller-e2e")
         .await
@@ -83,7 +84,7 @@ async fn leader_goes(how: Signal) -> Result<()> {
     };
     let manifest = ServiceManifest::load_balancer("web", "web").pod_mode();
     let (world, address) = served_by(config, manifest, OnTerm::ServeSeconds(SERVE_SECONDS)).await?;
-    let mut requests = world.audit();
+    let mut requests = world.audit()?;
     let report = Rollout {
         world: &world,
         address,
@@ -117,15 +118,9 @@ async fn leader_goes(how: Signal) -> Result<()> {
         2,
         "one after the other, none comes back: {writers:?}"
     );
-    let mut users = Vec::new();
-    while let Ok(request) = requests.try_recv() {
-        if request.is_write()
-            && request.user.contains(":controller-")
-            && request.resource != "leases"
-        {
-            users.push(request.user);
-        }
-    }
+    let mut writes = requests.writes()?;
+    writes.retain(|write| write.user.contains(":controller-") && write.resource != "leases");
+    let mut users: Vec<String> = writes.into_iter().map(|write| write.user).collect();
     users.dedup();
     assert!(users.len() <= 2, "nor to the API server: {users:?}");
     assert_eq!(world.load_balancers(), 1, "no second load balancer");

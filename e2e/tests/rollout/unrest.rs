@@ -23,8 +23,8 @@ async fn i1_a_rollout_through_dropped_watches_and_a_compacted_store_loses_nothin
     .during(async || {
         world.objects.restart("web").await?;
         for _ in 0..3 {
-            world.api_server().drop_watches();
-            world.api_server().compact();
+            world.api_server()?.drop_watches();
+            world.api_server()?.compact();
             world.clock.sleep(Duration::from_millis(500)).await;
         }
         world.objects.rolled_out("web", WITHIN).await

@@ -1,0 +1,164 @@
+//! The control plane of a world: the embedded API server, or real etcd, kube-apiserver, kube-controller-manager and
+//! kube-scheduler. Worlds start one; what they and the scenarios ask of it is the same for both.
+//!
+//! Never decides anything for a scenario: where only the embedded server can do something, it says so.
+
+mod access;
+mod audit;
+mod dump;
+mod embedded;
+mod forward;
+mod processes;
+mod real;
+
+pub use access::Account;
+pub use audit::{Audit, Written};
+pub use forward::Forward;
+
+pub(crate) use access::{INSTALL_ID, SYSTEM_NAMESPACE};
+pub(crate) use dump::Dump;
+
+use crate::world::Objects;
+use access::install;
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use e2e_apiserver::ApiServer;
+use e2e_fabric::Fabric;
+use embedded::Embedded;
+use kube::Client;
+use onehop_runtime::clock::Clock;
+use real::Real;
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+/// Where either API server listens, on the management network.
+pub(crate) const API: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Fabric::MANAGEMENT), 6443);
+
+/// Whose control plane a world has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum BackEnd {
+    /// The embedded API server and its few controllers, in this process: starts at once, no access control.
+    #[default]
+    Embedded,
+    /// Real etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with RBAC.
+    Real,
+}
+
+/// A running control plane with our object types.
+pub struct ControlPlane {
+    /// Objects in it, written by an administrator.
+    pub objects: Objects,
+    client: Client,
+    folder: PathBuf,
+    servers: Servers,
+}
+
+enum Servers {
+    Embedded(Embedded),
+    Real(Box<Real>),
+}
+
+impl ControlPlane {
+    /// Starts it and waits until it serves our object types. Kubeconfigs and logs go to `folder`.
+    pub async fn start(
+        back_end: BackEnd,
+        fabric: &Fabric,
+        clock: Clock,
+        seed: u64,
+        folder: &Path,
+    ) -> Result<Self> {
+        let (servers, client) = match back_end {
+            BackEnd::Embedded => {
+                let (server, client) = Embedded::start(fabric, clock, seed)?;
+                (Servers::Embedded(server), client)
+            }
+            BackEnd::Real => {
+                let (server, client) = Real::start(fabric.management(), clock, folder).await?;
+                (Servers::Real(Box::new(server)), client)
+            }
+        };
+        let objects = Objects::new(client.clone(), clock);
+        install(&objects, back_end).await?;
+        Ok(Self {
+            objects,
+            client,
+            folder: folder.to_owned(),
+            servers,
+        })
+    }
+
+    /// A client with every right.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The embedded server, for what no client can do to one.
+    pub fn embedded(&self) -> Result<&ApiServer> {
+        match &self.servers {
+            Servers::Embedded(embedded) => Ok(embedded.api()),
+            Servers::Real(_) => anyhow::bail!("only the embedded API server can do this"),
+        }
+    }
+
+    /// What accounts write from now on.
+    pub fn audit(&self) -> Result<Audit> {
+        match &self.servers {
+            Servers::Embedded(embedded) => Ok(Audit::embedded(embedded.api().audit())),
+            Servers::Real(real) => real.audit(),
+        }
+    }
+
+    /// Writes a kubeconfig for an account of ours, usable on the management network.
+    pub async fn kubeconfig(&self, account: &Account) -> Result<PathBuf> {
+        let text = match &self.servers {
+            Servers::Embedded(embedded) => embedded.kubeconfig(account)?,
+            Servers::Real(real) => real.kubeconfig(&self.client, account).await?,
+        };
+        self.write(&account.file_name(), &text)
+    }
+
+    /// Opens the API to programs of this machine's loopback, such as kubectl; gives an administrator's kubeconfig.
+    pub fn on_loopback(&self) -> Result<(OnLoopback, PathBuf)> {
+        let (open, text) = match &self.servers {
+            Servers::Embedded(embedded) => {
+                let (serving, text) = embedded.on_loopback()?;
+                (OnLoopback::Serving(serving), text)
+            }
+            Servers::Real(real) => (OnLoopback::AlwaysOpen, real.admin_kubeconfig()),
+        };
+        Ok((open, self.write("kubeconfig-admin", &text)?))
+    }
+
+    /// What writes every object, for reports.
+    pub(crate) fn dump(&self) -> Result<Dump> {
+        match &self.servers {
+            Servers::Embedded(embedded) => Ok(Dump::Embedded(embedded.api().clone())),
+            Servers::Real(real) => real.dump(),
+        }
+    }
+
+    /// Whether all of its programs still run.
+    pub fn check(&self) -> Result<()> {
+        match &self.servers {
+            Servers::Embedded(_) => Ok(()),
+            Servers::Real(real) => real.check(),
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.folder.join(name);
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// The API is open on loopback as long as this lives.
+#[must_use]
+pub enum OnLoopback {
+    /// By a listener of the embedded server.
+    Serving(e2e_apiserver::Serving),
+    /// By the forwarder that the harness itself goes through.
+    AlwaysOpen,
+}

@@ -1,0 +1,71 @@
+//! The Service proxy of a node: our agent, or a real kube-proxy in its place, as a hostNetwork pod.
+
+use super::{Programs, Proxy};
+use crate::controlplane::{Account, ControlPlane};
+use anyhow::Result;
+use e2e_fabric::Fabric;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Name of the proxy's pod on a node.
+pub(super) fn name(proxy: Proxy, node: &str) -> String {
+    match proxy {
+        Proxy::Beside | Proxy::Replace => super::agent_name(node),
+        Proxy::KubeProxy => format!("kube-proxy-{node}"),
+    }
+}
+
+/// Its pod.
+pub(super) async fn pod(plane: &ControlPlane, proxy: Proxy, node: &str) -> Result<Value> {
+    let container = match proxy.agent_flag() {
+        Some(mode) => {
+            let account = Account::NodeAgent {
+                node: node.to_owned(),
+            };
+            agent(node, mode, &plane.kubeconfig(&account).await?)?
+        }
+        None => kube_proxy(node, &plane.kubeconfig(&Account::KubeProxy).await?),
+    };
+    Ok(json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name(proxy, node), "namespace": "kube-system", "labels": {"app": "node-proxy"}},
+        "spec": {"nodeName": node, "hostNetwork": true, "containers": [container]},
+    }))
+}
+
+fn agent(node: &str, mode: &str, kubeconfig: &Path) -> Result<Value> {
+    let cluster_cidr = Fabric::CLUSTER_CIDR.to_string();
+    let socket = format!("@onehop-ready-{node}");
+    let program = Programs::of_this_build()?.path("onehop-node-agent")?;
+    Ok(json!({
+        "name": "agent", "image": "onehop-node-agent",
+        "args": ["--kubeconfig", kubeconfig, "--node-name", node, "--mode", mode, "--cluster-cidr", cluster_cidr, "--ready-socket", socket],
+        "readinessProbe": {
+            "exec": {"command": [program, "ready", "--ready-socket", socket]},
+            "periodSeconds": 1,
+        },
+    }))
+}
+
+fn kube_proxy(node: &str, kubeconfig: &Path) -> Value {
+    let flags = [
+        ("proxy-mode", "nftables".to_owned()),
+        ("hostname-override", node.to_owned()),
+        ("kubeconfig", kubeconfig.to_string_lossy().into_owned()),
+        ("cluster-cidr", Fabric::CLUSTER_CIDR.to_string()),
+        ("kube-api-content-type", "application/json".to_owned()),
+        // 0 leaves the kernel's value: the table's size is the whole machine's, and not to be set from a namespace.
+        ("conntrack-max-per-core", "0".to_owned()),
+        ("conntrack-min", "0".to_owned()),
+        ("conntrack-tcp-timeout-established", "0s".to_owned()),
+        ("conntrack-tcp-timeout-close-wait", "0s".to_owned()),
+    ];
+    let args = flags.map(|(flag, value)| format!("--{flag}={value}"));
+    json!({
+        "name": "kube-proxy", "image": "kube-proxy", "args": args,
+        "readinessProbe": {
+            "httpGet": {"port": Proxy::KubeProxy.health_port(), "path": "/healthz"},
+            "periodSeconds": 1,
+        },
+    })
+}
