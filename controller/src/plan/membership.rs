@@ -43,7 +43,7 @@ pub fn decide(
         };
         decision.verdicts.insert(member.key, verdict);
     }
-    group.register_what_serves(&mut decision);
+    group.register_what_serves(now, &mut decision);
     group.keep_one_usable(&mut decision);
     group.mass_removal_check(view, &mut decision);
     decision
@@ -166,8 +166,9 @@ impl<'a> Tally<'a> {
         decided
     }
 
-    /// When nothing is ready and nothing that stays can serve, what still serves comes (back) in (I2).
-    fn register_what_serves(&self, decision: &mut Decision) {
+    /// When nothing is ready and nothing that stays can serve, what still serves comes (back) in (I2), unless it was
+    /// let go for having been held for the longest time allowed: it would go and come for ever.
+    fn register_what_serves(&self, now: Time, decision: &mut Decision) {
         let can_serve =
             |key: &TargetKey| self.members.get(key).is_some_and(|m| serves_now(m.state));
         let covered = decision
@@ -178,14 +179,14 @@ impl<'a> Tally<'a> {
             return;
         }
         for (key, member) in &self.members {
-            let back = matches!(
-                member.state,
-                State::Displaced
-                    | State::Terminating {
-                        serving: Serving::Yes,
-                        ..
-                    }
-            );
+            let back = match member.state {
+                State::Displaced => true,
+                State::Terminating {
+                    serving: Serving::Yes,
+                    since,
+                } => since.is_none_or(|since| since + self.policy.hold_max > now),
+                _ => false,
+            };
             if back && !decision.verdicts.contains_key(key) {
                 let verdict = Verdict {
                     action: Action::Register,

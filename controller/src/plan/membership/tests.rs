@@ -251,6 +251,23 @@ fn i2_what_still_serves_comes_back_when_nothing_else_does() {
     );
 }
 
+#[test]
+fn zd26_what_was_held_for_the_longest_time_does_not_come_back() {
+    let long_ago = State::Terminating {
+        serving: Serving::Yes,
+        since: Some(Time::from_millis(0)),
+    };
+    // A pod that is not ready stays registered; the one that ends is let go, and stays away.
+    let members = [(1, long_ago), (2, NotReady)];
+    let first = run(&POLICY, &members, &[(1, Healthy), (2, Unhealthy)]);
+    assert_eq!(
+        first,
+        ["10.244.0.1 Drain HoldMaximum", "10.244.0.2 Keep NotReady"]
+    );
+    let then = run(&POLICY, &members, &[(1, Draining), (2, Unhealthy)]);
+    assert_eq!(then, ["10.244.0.2 Keep NotReady"]);
+}
+
 /// What happens to the model.
 #[derive(Clone, Copy, Debug)]
 enum Event {
