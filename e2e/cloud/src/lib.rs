@@ -5,6 +5,7 @@
 //! layers over it. Used by the end-to-end worlds; nothing of the product depends on it.
 
 pub mod assertions;
+pub mod aws;
 pub mod cloud;
 pub mod datapath;
 pub mod driver;

@@ -96,6 +96,36 @@ impl Engine {
         )
     }
 
+    /// Names the groups that a listener has beside the one that it sends to: their targets are probed.
+    pub fn set_standby(
+        &mut self,
+        now: Time,
+        id: &LbId,
+        key: ListenerKey,
+        mut groups: BTreeSet<GroupId>,
+    ) -> Result<(), ApiError> {
+        self.advance(now);
+        for group in &groups {
+            self.group(group)?;
+        }
+        let found = self.balancer_mut(id)?.listeners.get_mut(&key);
+        let listener = found.ok_or_else(|| not_found("listener", &format!("{id}/{key}")))?;
+        let main = listener.group.clone();
+        groups.remove(&main);
+        let old = std::mem::replace(&mut listener.standby, groups.clone());
+        let cause = self.log.last();
+        for group in old.difference(&groups).filter(|group| **group != main) {
+            self.set_user(group, id, key, false);
+            self.refresh_views(group, cause);
+        }
+        for group in groups.difference(&old) {
+            self.set_user(group, id, key, true);
+            self.refresh_views(group, cause);
+        }
+        self.revision += 1;
+        Ok(())
+    }
+
     fn add_listener(
         &mut self,
         id: &LbId,
@@ -105,6 +135,7 @@ impl Engine {
     ) -> Result<(), ApiError> {
         let listener = Listener {
             group: group.clone(),
+            standby: BTreeSet::new(),
             former: BTreeSet::new(),
             behind: BTreeMap::new(),
         };
@@ -160,8 +191,10 @@ impl Engine {
             .and_then(|lb| lb.listeners.remove(&key));
         if let Some(listener) = removed {
             self.note_listener(id, key, None, cause);
-            self.set_user(&listener.group, id, key, false);
-            self.refresh_views(&listener.group, cause);
+            for group in listener.standby.iter().chain([&listener.group]) {
+                self.set_user(group, id, key, false);
+                self.refresh_views(group, cause);
+            }
             self.revision += 1;
         }
     }

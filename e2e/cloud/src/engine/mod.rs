@@ -77,6 +77,8 @@ struct LbNode {
 #[derive(Clone, Debug)]
 struct Listener {
     group: GroupId,
+    /// Groups that it names without sending to them: their targets are probed (AWS-621).
+    standby: BTreeSet<GroupId>,
     /// Groups that the listener used before. Flows to their targets go on while those stay.
     former: BTreeSet<GroupId>,
     /// LB nodes that still choose from an old group, and until when (FC-45).

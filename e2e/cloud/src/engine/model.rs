@@ -198,6 +198,8 @@ pub struct GroupSpec {
     pub health: Option<HealthCheck>,
     /// How long a deregistered target keeps its established flows.
     pub drain: Duration,
+    /// Whether its targets see the client's address; as the load balancer says, if the group does not.
+    pub preserve_client_ip: Option<bool>,
 }
 
 /// A target to register: an address and port, perhaps in a zone.

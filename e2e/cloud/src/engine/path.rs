@@ -117,7 +117,10 @@ impl Engine {
                 established: self.established(listener, node),
                 mode: group.spec.mode,
                 floating: balancer.spec.floating,
-                preserve_client_ip: balancer.spec.preserve_client_ip,
+                preserve_client_ip: group
+                    .spec
+                    .preserve_client_ip
+                    .unwrap_or(balancer.spec.preserve_client_ip),
             };
             frontends.insert(
                 Frontend {

@@ -147,6 +147,30 @@ pub struct Lags {
     pub provisioning: Lag,
 }
 
+impl Lags {
+    /// NLB on a good day (FC-40 to FC-45).
+    pub fn nlb_fast() -> Self {
+        let uniform = |from, to| Lag::Uniform(Duration::from_secs(from), Duration::from_secs(to));
+        Self {
+            registration: uniform(20, 60),
+            ..Self::nlb_realistic()
+        }
+    }
+
+    /// NLB as users report it (FC-41, FC-43 to FC-45).
+    pub fn nlb_realistic() -> Self {
+        let uniform = |from, to| Lag::Uniform(Duration::from_secs(from), Duration::from_secs(to));
+        Self {
+            registration: uniform(60, 180),
+            deregistration_tail: Lag::secs(120),
+            unhealthy_tail: uniform(30, 40),
+            group_switch_tail: Lag::secs(75),
+            verdict_skew: uniform(0, 30),
+            provisioning: uniform(60, 180),
+        }
+    }
+}
+
 /// Probe settings used where a group names none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeDefaults {
@@ -201,6 +225,30 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// The profile `nlb` (FC-20 to FC-37) with lags that tests can wait for: nothing of registration, tails or
+    /// provisioning takes time. [`Lags::nlb_fast`] and [`Lags::nlb_realistic`] are the presets of FC-40.
+    pub fn nlb() -> Self {
+        Self {
+            name: "nlb",
+            all_down: AllDown::FailOpen,
+            unhealthy_flows: Established::Cut,
+            drained_flows: Established::Keep,
+            lost_flow: LostFlow::Reset,
+            hairpin: Hairpin::Itself,
+            drain: Duration::from_mins(5),
+            probe: ProbeDefaults {
+                interval: Duration::from_secs(30),
+                timeout: Duration::from_secs(10),
+                healthy: 5,
+                unhealthy: 2,
+                http_up: 200..=399,
+            },
+            cross_zone: false,
+            probe_unused_groups: false,
+            ..Self::local()
+        }
+    }
+
     /// The profile `local` (FC-34b, FC-39b): no lag, no tails, no fail-open; established flows of a
     /// draining target are kept for 10 s and then end.
     pub fn local() -> Self {

@@ -103,6 +103,7 @@ impl GroupBody {
             mode: self.mode,
             health,
             drain,
+            preserve_client_ip: None,
         })
     }
 }
