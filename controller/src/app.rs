@@ -66,6 +66,21 @@ pub enum Phase {
 /// Longest time for one mutating call where there is no election to bound it.
 const CALL_LIMIT: Duration = Duration::from_secs(15);
 
+impl App<()> {
+    /// The same over a provider.
+    pub fn over<P>(self, provider: P) -> App<P> {
+        App {
+            provider,
+            client: self.client,
+            clock: self.clock,
+            seed: self.seed,
+            settings: self.settings,
+            metrics: self.metrics,
+            election: self.election,
+        }
+    }
+}
+
 impl<P: Provider> App<P> {
     /// Runs until `stop`, or until leadership is lost. `phase` tells how far it has come.
     pub async fn run(

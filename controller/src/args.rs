@@ -1,6 +1,7 @@
 //! Flags as they are written, and what they mean: two types. Each flag can also be set by an
 //! environment variable of the same name.
 
+mod aws;
 mod election;
 
 use std::collections::BTreeSet;
@@ -12,6 +13,8 @@ use clap::{Parser, ValueEnum};
 use onehop_core::id::{Cidr, InstallId};
 use reqwest::Url;
 
+use self::aws::AwsArgs;
+pub use self::aws::{AwsArgsError, AwsConfig};
 use self::election::ElectionArgs;
 pub use self::election::{ElectionConfig, ElectionError};
 use crate::cloud::local::plan;
@@ -73,6 +76,8 @@ pub struct Args {
     #[arg(long, env = "ONEHOP_HEALTH_ADDRESS", default_value = "0.0.0.0:8081")]
     health_address: SocketAddr,
     #[command(flatten)]
+    aws: AwsArgs,
+    #[command(flatten)]
     election: ElectionArgs,
     /// Log filter.
     #[arg(long, env = "ONEHOP_LOG", default_value = "info")]
@@ -86,6 +91,17 @@ pub struct Args {
 enum ProviderName {
     /// The local cloud.
     Local,
+    /// AWS: Network Load Balancers.
+    Aws,
+}
+
+impl ProviderName {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Aws => "aws",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -99,8 +115,10 @@ enum ProxyName {
 /// Everything resolved.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The local cloud's URL.
-    pub endpoint: Url,
+    /// The local cloud's URL; there is one unless the provider is another.
+    pub endpoint: Option<Url>,
+    /// Of provider aws, if that is it.
+    pub aws: Option<AwsConfig>,
     /// Of the local provider's planner.
     pub local: plan::Settings,
     /// Who forwards on the nodes.
@@ -135,6 +153,9 @@ pub enum ArgsError {
     /// A number makes no sense.
     #[error("--{0} must be a number of seconds from 0 to 1000000")]
     Seconds(&'static str),
+    /// Flags of provider aws.
+    #[error(transparent)]
+    Aws(#[from] AwsArgsError),
     /// The election makes no sense.
     #[error(transparent)]
     Election(#[from] ElectionError),
@@ -146,23 +167,39 @@ impl Args {
         let install = self.install()?;
         let name = install.clone();
         let mut classes: BTreeSet<String> = self.load_balancer_class.into_iter().collect();
-        classes.insert("onehop.dev/local".to_owned());
-        let mut endpoint = self.local_endpoint.ok_or(ArgsError::NoEndpoint)?;
+        classes.insert(format!("onehop.dev/{}", self.provider.word()));
+        let proxy = match self.proxy {
+            ProxyName::Beside => NodeProxy::Beside,
+            ProxyName::Replace => NodeProxy::Replace,
+        };
+        let switch_tail = seconds("switch-tail-seconds", self.switch_tail_seconds)?;
+        let cluster = self.cluster_name.as_ref();
+        let aws = match self.provider {
+            ProviderName::Local => None,
+            ProviderName::Aws => {
+                Some(
+                    self.aws
+                        .resolve(install.clone(), cluster, proxy, switch_tail)?,
+                )
+            }
+        };
+        let mut endpoint = self.local_endpoint;
+        if endpoint.is_none() && aws.is_none() {
+            return Err(ArgsError::NoEndpoint);
+        }
         // Paths are joined to it, which would replace its last part.
-        if !endpoint.path().ends_with('/') {
+        if let Some(endpoint) = endpoint.as_mut().filter(|url| !url.path().ends_with('/')) {
             let path = format!("{}/", endpoint.path());
             endpoint.set_path(&path);
         }
         Ok(Config {
             endpoint,
+            aws,
             local: plan::Settings {
                 install: install.clone(),
-                switch_tail: seconds("switch-tail-seconds", self.switch_tail_seconds)?,
+                switch_tail,
             },
-            proxy: match self.proxy {
-                ProxyName::Beside => NodeProxy::Beside,
-                ProxyName::Replace => NodeProxy::Replace,
-            },
+            proxy,
             kubeconfig: self.kubeconfig,
             settings: reconcile::Settings {
                 claim: Claim {
@@ -197,10 +234,10 @@ impl Args {
     }
 
     fn install(&self) -> Result<InstallId, ArgsError> {
-        match (&self.install_id, &self.cluster_name, self.provider) {
-            (Some(id), _, _) => Ok(id.as_str().into()),
-            (None, Some(cluster), ProviderName::Local) => Ok(format!("{cluster}-local").into()),
-            (None, None, _) => Err(ArgsError::NoInstallId),
+        match (&self.install_id, &self.cluster_name) {
+            (Some(id), _) => Ok(id.as_str().into()),
+            (None, Some(cluster)) => Ok(format!("{cluster}-{}", self.provider.word()).into()),
+            (None, None) => Err(ArgsError::NoInstallId),
         }
     }
 }
@@ -241,7 +278,7 @@ mod tests {
         assert_eq!(claim.classless, Classless::Ignore, "K-01");
         assert_eq!(claim.install, "demo-local".into(), "K-02");
         assert_eq!(
-            config.endpoint.join("v1/groups").unwrap().path(),
+            config.endpoint.unwrap().join("v1/groups").unwrap().path(),
             "/v1/groups"
         );
     }

@@ -2,12 +2,15 @@
 
 use anyhow::Context;
 use clap::Parser;
+use futures::FutureExt;
 use onehop_controller::app::{App, Phase};
-use onehop_controller::args::{Args, Config};
+use onehop_controller::args::{Args, AwsConfig, Config};
+use onehop_controller::cloud::aws::{self, Aws};
 use onehop_controller::cloud::local::Local;
 use onehop_controller::cloud::local::client::Client;
 use onehop_controller::http;
 use onehop_controller::lease::Election;
+use onehop_core::id::InstallId;
 use onehop_runtime::client::{Options, connect};
 use onehop_runtime::clock::Clock;
 use onehop_runtime::log;
@@ -41,19 +44,18 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let started = clock.now().as_millis().unsigned_abs();
     // Not from the seed, which two replicas may share.
     let caller = format!("{}_{started:x}{:x}", config.replica, std::process::id());
-    let cloud = Client::new(config.endpoint, install, &caller).context("provider local")?;
     let drawn = started ^ u64::from(std::process::id());
     let seed = config.seed.unwrap_or(drawn);
     let election = config.election.map(|election| Election {
         namespace: election
             .namespace
             .unwrap_or_else(|| client.default_namespace().to_owned()),
-        identity: caller,
+        identity: caller.clone(),
         name: election.name,
         timing: election.timing,
     });
     let app = App {
-        provider: Local::new(cloud, config.local, config.proxy),
+        provider: (),
         client,
         clock,
         seed,
@@ -73,6 +75,29 @@ async fn run(config: Config) -> anyhow::Result<()> {
         stopper.cancel();
     });
     tracing::info!(seed, "starting");
-    app.run(stop, phase).await?;
+    // Each on the heap: the futures of the AWS client are deep.
+    if let Some(aws) = config.aws {
+        return on_aws(app, aws, install, stop, phase).boxed().await;
+    }
+    let endpoint = config.endpoint.context("provider local: no endpoint")?;
+    let cloud = Client::new(endpoint, install, &caller).context("provider local")?;
+    let app = app.over(Local::new(cloud, config.local, config.proxy));
+    app.run(stop, phase).boxed().await?;
+    Ok(())
+}
+
+async fn on_aws(
+    app: App<()>,
+    aws: AwsConfig,
+    install: InstallId,
+    stop: CancellationToken,
+    phase: watch::Sender<Phase>,
+) -> anyhow::Result<()> {
+    let cluster = aws.settings.cluster.clone();
+    let connected = aws::client::Client::connect(aws.access, install, cluster, app.clock)
+        .boxed()
+        .await;
+    let provider = Aws::new(connected.context("provider aws")?, aws.settings);
+    app.over(provider).run(stop, phase).boxed().await?;
     Ok(())
 }

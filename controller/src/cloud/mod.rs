@@ -1,5 +1,6 @@
 //! Clouds: one folder per provider, and what they share.
 
+pub mod aws;
 mod error;
 pub mod local;
 

@@ -39,6 +39,12 @@ impl Recipe {
         let mut command = Command::new(&self.program);
         command
             .args(&self.args)
+            // Only provider aws looks at these, and it must not ask a machine's metadata service.
+            .envs([
+                ("AWS_ACCESS_KEY_ID", super::aws::KEY.0),
+                ("AWS_SECRET_ACCESS_KEY", super::aws::KEY.1),
+                ("AWS_EC2_METADATA_DISABLED", "true"),
+            ])
             .stdout(log.try_clone()?)
             .stderr(log);
         Ok(self.netns.spawn(command)?)

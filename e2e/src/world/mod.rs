@@ -2,6 +2,7 @@
 //! stand-ins, one Service proxy a node, the controller, and a client outside. Ends with everything that it started.
 
 mod assertions;
+mod aws;
 mod cloud_view;
 mod controller;
 mod first;
@@ -126,6 +127,15 @@ impl Cluster {
     }
 }
 
+/// Whose APIs the fake cloud speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloudKind {
+    /// Its own.
+    Local,
+    /// Those of AWS, and it behaves as Network Load Balancers do.
+    Aws,
+}
+
 /// How many controllers there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replicas {
@@ -142,6 +152,8 @@ pub struct WorldConfig {
     pub nodes: Vec<&'static str>,
     /// Zones, each with a load balancer node. The nodes are spread over them, round and round.
     pub zones: Vec<&'static str>,
+    /// Whose APIs the cloud speaks.
+    pub cloud: CloudKind,
     /// Seed of every random choice.
     pub seed: u64,
     /// Control plane and Service proxy.
@@ -159,6 +171,7 @@ impl Default for WorldConfig {
         Self {
             nodes: vec!["a", "b"],
             zones: vec!["zone-a"],
+            cloud: CloudKind::Local,
             seed: 1,
             cluster: Cluster::default(),
             replicas: Replicas::One,
@@ -233,6 +246,9 @@ impl World {
             clock,
         })
         .await?;
+        if let Some(aws) = &local.aws {
+            aws::machines(aws, &plane, &kubelets, &config.zones).await?;
+        }
         (config.progress)("nodes, each with an agent");
         let start = ControllerStart {
             fabric: &fabric,
@@ -240,6 +256,7 @@ impl World {
             folder: &folder,
             proxy: cluster.proxy,
             clock,
+            cloud: config.cloud,
         };
         let (controller, second) = match config.replicas {
             Replicas::One => (start::controller(&start).await?, None),

@@ -1,10 +1,13 @@
 //! The parts of a world, each started by one function, in the order in which they need each other.
 
-use super::{Controller, Folder, Journal, LbNode, Programs, Proxy, WorldConfig, node_proxy};
+use super::{
+    CloudKind, Controller, Folder, Journal, LbNode, Programs, Proxy, WorldConfig, aws, node_proxy,
+};
 use crate::controlplane::{Account, ControlPlane, INSTALL_ID, SYSTEM_NAMESPACE};
 use anyhow::{Result, ensure};
 use e2e_cloud::{
     Cloud, Driver, NetNode,
+    aws::Aws,
     engine::{Config as CloudConfig, Profile},
     scale::Scale,
 };
@@ -26,6 +29,8 @@ const SWITCH_TAIL_SECONDS: &str = "5";
 pub(super) struct LocalCloud {
     pub(super) cloud: Cloud,
     pub(super) lbs: Vec<LbNode>,
+    /// AWS over the same engine, in a world on it.
+    pub(super) aws: Option<Aws>,
     pub(super) server: JoinHandle<()>,
     pub(super) driver: Driver,
 }
@@ -33,7 +38,10 @@ pub(super) struct LocalCloud {
 impl LocalCloud {
     pub(super) fn start(fabric: &Fabric, clock: Clock, world: &WorldConfig) -> Result<Self> {
         let config = CloudConfig {
-            profile: Profile::local(),
+            profile: match world.cloud {
+                CloudKind::Local => Profile::local(),
+                CloudKind::Aws => Profile::nlb(),
+            },
             seed: world.seed,
             scale: Scale::new(clock.now(), 1),
             ranges: vec![Fabric::LB_CIDR.into(), Fabric::LB_CIDR6.into()],
@@ -47,24 +55,31 @@ impl LocalCloud {
             anyhow::Ok(LbNode { net, packets })
         };
         let lbs = world.zones.iter().map(lb_node).collect::<Result<_>>()?;
-        let server = serve(fabric, cloud.clone())?;
+        let account = || aws::account(cloud.clone(), &world.zones);
+        let aws = (world.cloud == CloudKind::Aws).then(account);
+        let server = serve(fabric, cloud.clone(), aws.clone())?;
         Ok(Self {
             cloud,
             lbs,
+            aws,
             server,
             driver,
         })
     }
 }
 
-fn serve(fabric: &Fabric, cloud: Cloud) -> Result<JoinHandle<()>> {
+fn serve(fabric: &Fabric, cloud: Cloud, aws: Option<Aws>) -> Result<JoinHandle<()>> {
     let listener = fabric.management().tcp_listener(CLOUD)?;
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     Ok(tokio::spawn(async move {
         // Ends with the world; an error before shows as a cloud that does not answer.
-        if let Err(error) = e2e_cloud::rest::serve(cloud, listener).await {
-            tracing::error!(%error, "the cloud's REST API ended");
+        let ended = match aws {
+            Some(aws) => aws.serve(listener).await,
+            None => e2e_cloud::rest::serve(cloud, listener).await,
+        };
+        if let Err(error) = ended {
+            tracing::error!(%error, "the cloud's API ended");
         }
     }))
 }
@@ -156,6 +171,7 @@ pub(super) struct ControllerStart<'a> {
     pub(super) folder: &'a Folder,
     pub(super) proxy: Proxy,
     pub(super) clock: Clock,
+    pub(super) cloud: CloudKind,
 }
 
 impl ControllerStart<'_> {
@@ -165,9 +181,23 @@ impl ControllerStart<'_> {
             replica: name.to_owned(),
         };
         let kubeconfig = self.plane.kubeconfig(&account).await?;
+        let cloud = match self.cloud {
+            CloudKind::Local => flags([
+                ("--provider", "local".to_owned()),
+                ("--local-endpoint", format!("http://{CLOUD}")),
+            ]),
+            CloudKind::Aws => flags([
+                ("--provider", "aws".to_owned()),
+                ("--cluster-name", aws::CLUSTER.to_owned()),
+                ("--aws-region", aws::REGION.to_owned()),
+                ("--aws-vpc-id", aws::VPC.to_owned()),
+                (
+                    "--aws-api-endpoints",
+                    format!("elasticloadbalancing=http://{CLOUD},ec2=http://{CLOUD}"),
+                ),
+            ]),
+        };
         let args = [
-            ("--provider", "local".to_owned()),
-            ("--local-endpoint", format!("http://{CLOUD}")),
             ("--install-id", INSTALL_ID.to_owned()),
             ("--proxy", self.proxy.controller_flag().to_owned()),
             ("--switch-tail-seconds", SWITCH_TAIL_SECONDS.to_owned()),
@@ -176,7 +206,7 @@ impl ControllerStart<'_> {
         Controller::start(
             self.fabric.management().clone(),
             Programs::of_this_build()?.path("onehop-controller")?,
-            [flags(args), more.to_vec()].concat(),
+            [cloud, flags(args), more.to_vec()].concat(),
             self.folder.path().join(format!("{name}.log")),
             self.clock,
         )

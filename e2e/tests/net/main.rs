@@ -6,6 +6,7 @@
 #[macro_use]
 mod scenarios;
 
+mod aws;
 mod cells;
 mod empty;
 mod endings;

@@ -1,0 +1,216 @@
+//! Flags of provider aws: names and defaults of aws-load-balancer-controller where it has them (AWS-820),
+//! so that its argument list still means the same.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, ValueEnum};
+use onehop_core::crd::{Scheme, TargetMode};
+use onehop_core::id::InstallId;
+
+use crate::cloud::aws::client::Access;
+use crate::cloud::aws::settings::{BackendGroup, Gate, RulePorts, Settings};
+use crate::cloud::local::resolve::NodeProxy;
+
+/// As they are written.
+#[derive(Clone, Debug, Args)]
+pub(super) struct AwsArgs {
+    /// Region; from the environment if not given (provider aws).
+    #[arg(long, env = "ONEHOP_AWS_REGION")]
+    aws_region: Option<String>,
+    /// The VPC of the cluster (provider aws).
+    #[arg(long, env = "ONEHOP_AWS_VPC_ID")]
+    aws_vpc_id: Option<String>,
+    /// Other endpoints, as elasticloadbalancing=https://…,ec2=https://… (provider aws).
+    #[arg(long, env = "ONEHOP_AWS_API_ENDPOINTS", value_delimiter = ',')]
+    aws_api_endpoints: Vec<String>,
+    /// Target type where no annotation says (provider aws).
+    #[arg(long, env = "ONEHOP_DEFAULT_TARGET_TYPE", value_enum, default_value_t = TargetTypeName::Instance)]
+    default_target_type: TargetTypeName,
+    /// Scheme where no annotation says (provider aws).
+    #[arg(long, env = "ONEHOP_DEFAULT_LOAD_BALANCER_SCHEME", value_enum, default_value_t = SchemeName::Internal)]
+    default_load_balancer_scheme: SchemeName,
+    /// Tags of everything that is made, as k=v,k=v (provider aws).
+    #[arg(long, env = "ONEHOP_DEFAULT_TAGS", value_delimiter = ',')]
+    default_tags: Vec<String>,
+    /// Keys of tags that others manage (provider aws).
+    #[arg(long, env = "ONEHOP_EXTERNAL_MANAGED_TAGS", value_delimiter = ',')]
+    external_managed_tags: Vec<String>,
+    /// Policy of TLS listeners (provider aws).
+    #[arg(
+        long,
+        env = "ONEHOP_DEFAULT_SSL_POLICY",
+        default_value = "ELBSecurityPolicy-2016-08"
+    )]
+    default_ssl_policy: String,
+    /// Make a security group that targets know the load balancers by (provider aws).
+    #[arg(long, env = "ONEHOP_ENABLE_BACKEND_SECURITY_GROUP", default_value_t = true, action = ArgAction::Set,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    enable_backend_security_group: bool,
+    /// Use this security group for that instead of making one (provider aws).
+    #[arg(long, env = "ONEHOP_BACKEND_SECURITY_GROUP")]
+    backend_security_group: Option<String>,
+    /// Rules on targets also where annotations name security groups (provider aws).
+    #[arg(long, env = "ONEHOP_ENABLE_MANAGE_BACKEND_SECURITY_GROUP_RULES")]
+    enable_manage_backend_security_group_rules: bool,
+    /// Rules on targets for all ports instead of the very ones (provider aws).
+    #[arg(long, env = "ONEHOP_DISABLE_RESTRICTED_SG_RULES")]
+    disable_restricted_sg_rules: bool,
+    /// Most targets of one target group; 0 for no limit (provider aws).
+    #[arg(long, env = "ONEHOP_MAX_TARGETS_PER_TARGET_GROUP", default_value_t = 0)]
+    max_targets_per_target_group: usize,
+    /// Gates by name, as EnableIPTargetType=false (provider aws).
+    #[arg(long, env = "ONEHOP_FEATURE_GATES", value_delimiter = ',')]
+    feature_gates: Vec<String>,
+    /// Seconds that a replaced load balancer serves on, while clients may know its name (provider aws).
+    #[arg(long, env = "ONEHOP_DNS_GRACE_SECONDS", default_value_t = 900)]
+    dns_grace_seconds: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TargetTypeName {
+    Instance,
+    Ip,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SchemeName {
+    Internal,
+    InternetFacing,
+}
+
+/// Resolved.
+#[derive(Clone, Debug)]
+pub struct AwsConfig {
+    /// How to reach AWS.
+    pub access: Access,
+    /// Of the provider.
+    pub settings: Settings,
+}
+
+/// What is wrong with these flags.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AwsArgsError {
+    /// The provider needs a flag.
+    #[error("--provider aws needs --{0}")]
+    Missing(&'static str),
+    /// A flag holds something else than it should.
+    #[error("--{flag}: {value:?} is not {wanted}")]
+    Wrong {
+        /// The flag.
+        flag: &'static str,
+        /// What it holds.
+        value: String,
+        /// What is allowed.
+        wanted: &'static str,
+    },
+}
+
+impl AwsArgs {
+    pub(super) fn resolve(
+        &self,
+        install: InstallId,
+        cluster: Option<&String>,
+        proxy: NodeProxy,
+        switch_tail: Duration,
+    ) -> Result<AwsConfig, AwsArgsError> {
+        let cluster = cluster.ok_or(AwsArgsError::Missing("cluster-name"))?;
+        let vpc = self
+            .aws_vpc_id
+            .clone()
+            .ok_or(AwsArgsError::Missing("aws-vpc-id"))?;
+        let endpoints = pairs("aws-api-endpoints", &self.aws_api_endpoints)?;
+        let known = ["elasticloadbalancing", "ec2"];
+        if let Some(other) = endpoints
+            .keys()
+            .find(|name| !known.contains(&name.as_str()))
+        {
+            let (flag, value) = ("aws-api-endpoints", other.clone());
+            return Err(AwsArgsError::Wrong {
+                flag,
+                value,
+                wanted: "elasticloadbalancing or ec2",
+            });
+        }
+        let mut settings = Settings::new(install, cluster);
+        settings.proxy = proxy;
+        settings.scheme = match self.default_load_balancer_scheme {
+            SchemeName::Internal => Scheme::Internal,
+            SchemeName::InternetFacing => Scheme::InternetFacing,
+        };
+        settings.mode = match self.default_target_type {
+            TargetTypeName::Instance => TargetMode::Node,
+            TargetTypeName::Ip => TargetMode::Pod,
+        };
+        settings.default_tags = pairs("default-tags", &self.default_tags)?;
+        settings.external_tags = self.external_managed_tags.iter().cloned().collect();
+        settings.ssl_policy.clone_from(&self.default_ssl_policy);
+        settings.backend = match (
+            &self.backend_security_group,
+            self.enable_backend_security_group,
+        ) {
+            (_, false) => BackendGroup::Off,
+            (Some(id), true) => BackendGroup::Given(id.clone()),
+            (None, true) => BackendGroup::Ours,
+        };
+        settings.manage_backend_rules = self.enable_manage_backend_security_group_rules;
+        if self.disable_restricted_sg_rules {
+            settings.rules = RulePorts::All;
+        }
+        settings.max_targets = self.max_targets_per_target_group;
+        settings.switch_tail = switch_tail;
+        settings.dns_grace = Duration::from_secs(self.dns_grace_seconds.into());
+        self.gates(&mut settings)?;
+        Ok(AwsConfig {
+            access: Access {
+                region: self.aws_region.clone(),
+                vpc,
+                elb: endpoints.get("elasticloadbalancing").cloned(),
+                ec2: endpoints.get("ec2").cloned(),
+            },
+            settings,
+        })
+    }
+
+    /// AWS-822: a gate that is not known is none of ours and is passed over.
+    fn gates(&self, settings: &mut Settings) -> Result<(), AwsArgsError> {
+        for (name, value) in pairs("feature-gates", &self.feature_gates)? {
+            let gate = match value.as_str() {
+                "true" => Gate::On,
+                "false" => Gate::Off,
+                _ => {
+                    let value = format!("{name}={value}");
+                    return Err(AwsArgsError::Wrong {
+                        flag: "feature-gates",
+                        value,
+                        wanted: "true or false",
+                    });
+                }
+            };
+            match name.as_str() {
+                "EnableIPTargetType" => settings.gates.ip_targets = gate,
+                "NLBSecurityGroup" => settings.gates.security_groups = gate,
+                "EnableTCPUDPListener" => settings.gates.tcp_udp = gate,
+                "EnableDefaultTagsLowPriority" => settings.gates.default_tags_low = gate,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pairs(flag: &'static str, entries: &[String]) -> Result<BTreeMap<String, String>, AwsArgsError> {
+    let pair = |entry: &String| {
+        let (key, value) = entry.split_once('=').ok_or_else(|| AwsArgsError::Wrong {
+            flag,
+            value: entry.clone(),
+            wanted: "name=value",
+        })?;
+        Ok((key.trim().to_owned(), value.trim().to_owned()))
+    };
+    entries
+        .iter()
+        .filter(|entry| !entry.is_empty())
+        .map(pair)
+        .collect()
+}

@@ -1,0 +1,467 @@
+//! The few EC2 calls that are made, by the Query protocol (AWS-904, AWS-905): form in, XML out, signed.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::sign::v4;
+use onehop_core::id::Cidr;
+use onehop_runtime::clock::Clock;
+use reqwest::Url;
+
+use super::error::{answer, chain, class};
+use super::throttle::{Family, Throttle};
+use super::xml::{self, Element};
+use crate::cloud::aws::model::{Rule, RuleSource, SecurityGroup, Subnet};
+use crate::cloud::aws::names::Tags;
+use crate::cloud::aws::stack::SecuritySpec;
+use crate::cloud::{Class, CloudError};
+
+/// The API's version, part of every call.
+const VERSION: &str = "2016-11-15";
+/// Longest wait for one answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Most pages of one listing (AWS-707).
+const PAGES: usize = 200;
+/// Credentials are fetched anew so long before they end.
+const RENEW: Duration = Duration::from_mins(5);
+
+/// A client.
+pub struct Ec2 {
+    http: reqwest::Client,
+    endpoint: Url,
+    region: String,
+    credentials: SharedCredentialsProvider,
+    known: Mutex<Option<Credentials>>,
+    clock: Clock,
+}
+
+/// Parameters of one call.
+pub type Form = Vec<(String, String)>;
+
+impl Ec2 {
+    /// A client for the API at `endpoint`.
+    pub fn new(
+        endpoint: Url,
+        region: String,
+        credentials: SharedCredentialsProvider,
+        clock: Clock,
+    ) -> Result<Self, CloudError> {
+        let http = reqwest::Client::builder()
+            .timeout(TIMEOUT)
+            .build()
+            .map_err(|error| {
+                CloudError::new(Class::WrongInput, "make an HTTP client", chain(&error))
+            })?;
+        Ok(Self {
+            http,
+            endpoint,
+            region,
+            credentials,
+            known: Mutex::default(),
+            clock,
+        })
+    }
+
+    /// Makes one call.
+    pub async fn call(
+        &self,
+        throttle: &Throttle,
+        action: &str,
+        form: &[(String, String)],
+    ) -> Result<Element, CloudError> {
+        throttle.pass(Family::Ec2).await;
+        let tried = format!("ec2:{action}");
+        let body = body(action, form);
+        let request = self.signed(&tried, body).await?;
+        let failed =
+            |error: reqwest::Error| CloudError::new(Class::Transient, &tried, chain(&error));
+        let response = request.send().await.map_err(failed)?;
+        let status = response.status();
+        let text = response.text().await.map_err(failed)?;
+        let read = xml::read(&text);
+        if status.is_success() {
+            return match read {
+                Ok((_, root)) => Ok(root),
+                Err(error) => Err(CloudError::new(Class::Transient, &tried, error.to_string())),
+            };
+        }
+        let error = read.ok().and_then(|(_, root)| {
+            let error = root.child("Errors")?.child("Error")?;
+            Some((
+                error.text_of("Code").to_owned(),
+                error.text_of("Message").to_owned(),
+            ))
+        });
+        let Some((code, message)) = error else {
+            return Err(CloudError::new(
+                Class::Transient,
+                &tried,
+                status.to_string(),
+            ));
+        };
+        let class = class(&code);
+        if class == Class::Throttled {
+            throttle.refused(Family::Ec2);
+        }
+        Err(CloudError::new(class, tried, answer(&code, &message)))
+    }
+
+    async fn signed(
+        &self,
+        tried: &str,
+        body: String,
+    ) -> Result<reqwest::RequestBuilder, CloudError> {
+        let wrong =
+            |error: &dyn std::error::Error| CloudError::new(Class::WrongInput, tried, chain(error));
+        let identity = self.credentials(tried).await?.into();
+        let params = v4::SigningParams::builder()
+            .identity(&identity)
+            .region(&self.region)
+            .name("ec2")
+            .time(self.now())
+            .settings(SigningSettings::default())
+            .build()
+            .map_err(|error| wrong(&error))?
+            .into();
+        let content = (
+            "content-type",
+            "application/x-www-form-urlencoded; charset=utf-8",
+        );
+        let bytes = SignableBody::Bytes(body.as_bytes());
+        let request =
+            SignableRequest::new("POST", self.endpoint.as_str(), [content].into_iter(), bytes)
+                .map_err(|error| wrong(&error))?;
+        let (signature, _) = sign(request, &params)
+            .map_err(|error| wrong(&error))?
+            .into_parts();
+        let mut request = self
+            .http
+            .post(self.endpoint.clone())
+            .header(content.0, content.1);
+        for (name, value) in signature.headers() {
+            request = request.header(name, value);
+        }
+        Ok(request.body(body))
+    }
+
+    fn now(&self) -> SystemTime {
+        let ms = u64::try_from(self.clock.now().as_millis()).unwrap_or_default();
+        UNIX_EPOCH + Duration::from_millis(ms)
+    }
+
+    /// Credentials that hold for a while.
+    async fn credentials(&self, tried: &str) -> Result<Credentials, CloudError> {
+        let lasts = |known: &Credentials| known.expiry().is_none_or(|end| end > self.now() + RENEW);
+        let known = self
+            .known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(known) = known.filter(lasts) {
+            return Ok(known);
+        }
+        let fresh = self
+            .credentials
+            .provide_credentials()
+            .await
+            .map_err(|error| {
+                CloudError::new(
+                    Class::Transient,
+                    tried,
+                    format!("no credentials: {}", chain(&error)),
+                )
+            })?;
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(fresh.clone());
+        Ok(fresh)
+    }
+
+    /// All pages of a listing, each entry read.
+    async fn pages<T>(
+        &self,
+        throttle: &Throttle,
+        action: &str,
+        form: Form,
+        list: &str,
+        read: impl Fn(&Element) -> T,
+    ) -> Result<Vec<T>, CloudError> {
+        let (mut all, mut token) = (Vec::new(), String::new());
+        for _ in 0..PAGES {
+            let mut page = form.clone();
+            page.push(("MaxResults".to_owned(), "1000".to_owned()));
+            if !token.is_empty() {
+                page.push(("NextToken".to_owned(), token.clone()));
+            }
+            let answer = self.call(throttle, action, &page).await?;
+            all.extend(answer.items(list).map(&read));
+            let next = answer.text_of("nextToken");
+            if next.is_empty() {
+                return Ok(all);
+            }
+            if next == token {
+                break;
+            }
+            next.clone_into(&mut token);
+        }
+        let what = "its pages do not end";
+        Err(CloudError::new(
+            Class::Transient,
+            format!("ec2:{action}"),
+            what,
+        ))
+    }
+
+    /// The ranges of a VPC.
+    pub async fn vpc_ranges(
+        &self,
+        throttle: &Throttle,
+        vpc: &str,
+    ) -> Result<Vec<Cidr>, CloudError> {
+        let form = vec![("VpcId.1".to_owned(), vpc.to_owned())];
+        let answer = self.call(throttle, "DescribeVpcs", &form).await?;
+        let vpcs: Vec<_> = answer.items("vpcSet").collect();
+        let v4 = vpcs
+            .iter()
+            .flat_map(|vpc| vpc.items("cidrBlockAssociationSet"));
+        let v4 = v4.filter_map(|entry| entry.text_of("cidrBlock").parse().ok());
+        let v6 = vpcs
+            .iter()
+            .flat_map(|vpc| vpc.items("ipv6CidrBlockAssociationSet"));
+        let v6 = v6.filter_map(|entry| entry.text_of("ipv6CidrBlock").parse().ok());
+        Ok(v4.chain(v6).collect())
+    }
+
+    /// The subnets of a VPC.
+    pub async fn subnets(&self, throttle: &Throttle, vpc: &str) -> Result<Vec<Subnet>, CloudError> {
+        self.pages(
+            throttle,
+            "DescribeSubnets",
+            of_vpc(vpc),
+            "subnetSet",
+            subnet,
+        )
+        .await
+    }
+
+    /// The security groups of a VPC, with their inbound rules.
+    pub async fn security_groups(
+        &self,
+        throttle: &Throttle,
+        vpc: &str,
+    ) -> Result<Vec<SecurityGroup>, CloudError> {
+        let form = of_vpc(vpc);
+        self.pages(
+            throttle,
+            "DescribeSecurityGroups",
+            form,
+            "securityGroupInfo",
+            security_group,
+        )
+        .await
+    }
+
+    /// Makes a security group; gives its id.
+    pub async fn create(
+        &self,
+        throttle: &Throttle,
+        spec: &SecuritySpec,
+    ) -> Result<String, CloudError> {
+        let mut form: Form = [
+            ("GroupName", spec.name.as_str()),
+            ("GroupDescription", spec.description.as_str()),
+            ("VpcId", spec.vpc.as_str()),
+            ("TagSpecification.1.ResourceType", "security-group"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+        for (index, (key, value)) in spec.tags.iter().enumerate() {
+            let stem = format!("TagSpecification.1.Tag.{}", index + 1);
+            form.push((format!("{stem}.Key"), key.clone()));
+            form.push((format!("{stem}.Value"), value.clone()));
+        }
+        let answer = self.call(throttle, "CreateSecurityGroup", &form).await?;
+        Ok(answer.text_of("groupId").to_owned())
+    }
+
+    /// Adds or takes away inbound rules.
+    pub async fn change_rules(
+        &self,
+        throttle: &Throttle,
+        action: &str,
+        group: &str,
+        rules: &[Rule],
+        description: &str,
+    ) -> Result<(), CloudError> {
+        let form = rules_form(group, rules, description);
+        self.call(throttle, action, &form).await.map(|_| ())
+    }
+
+    /// Removes a security group.
+    pub async fn delete(&self, throttle: &Throttle, group: &str) -> Result<(), CloudError> {
+        let form = [("GroupId".to_owned(), group.to_owned())];
+        self.call(throttle, "DeleteSecurityGroup", &form)
+            .await
+            .map(|_| ())
+    }
+}
+
+impl std::fmt::Debug for Ec2 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without credentials.
+        write!(f, "Ec2({})", self.endpoint)
+    }
+}
+
+fn body(action: &str, form: &[(String, String)]) -> String {
+    let mut pairs = form_urlencoded::Serializer::new(String::new());
+    pairs
+        .append_pair("Action", action)
+        .append_pair("Version", VERSION);
+    pairs.extend_pairs(form);
+    pairs.finish()
+}
+
+fn of_vpc(vpc: &str) -> Form {
+    vec![
+        ("Filter.1.Name".to_owned(), "vpc-id".to_owned()),
+        ("Filter.1.Value.1".to_owned(), vpc.to_owned()),
+    ]
+}
+
+fn tags(of: &Element) -> Tags {
+    let pairs = of.items("tagSet");
+    pairs
+        .map(|tag| {
+            (
+                tag.text_of("key").to_owned(),
+                tag.text_of("value").to_owned(),
+            )
+        })
+        .collect()
+}
+
+fn subnet(of: &Element) -> Subnet {
+    let associated = |entry: &&Element| {
+        let state = entry.child("ipv6CidrBlockState");
+        state.is_some_and(|state| state.text_of("state") == "associated")
+    };
+    let six = of.items("ipv6CidrBlockAssociationSet").filter(associated);
+    Subnet {
+        id: of.text_of("subnetId").to_owned(),
+        zone: of.text_of("availabilityZone").to_owned(),
+        cidr: of.text_of("cidrBlock").parse().ok(),
+        ipv6: six
+            .filter_map(|entry| entry.text_of("ipv6CidrBlock").parse().ok())
+            .collect(),
+        free: of
+            .text_of("availableIpAddressCount")
+            .parse()
+            .unwrap_or_default(),
+        tags: tags(of),
+        public: None,
+    }
+}
+
+fn security_group(of: &Element) -> SecurityGroup {
+    let mut rules = BTreeMap::new();
+    for permission in of.items("ipPermissions") {
+        let Some(protocol) = protocol(permission.text_of("ipProtocol")) else {
+            continue;
+        };
+        let number = |name| permission.text_of(name).parse().unwrap_or(-1);
+        let mut put = |source, entry: &Element| {
+            let rule = Rule {
+                protocol,
+                from: number("fromPort"),
+                to: number("toPort"),
+                source,
+            };
+            rules.insert(rule, entry.text_of("description").to_owned());
+        };
+        for (list, name) in [("ipRanges", "cidrIp"), ("ipv6Ranges", "cidrIpv6")] {
+            for entry in permission.items(list) {
+                if let Ok(range) = entry.text_of(name).parse() {
+                    put(RuleSource::Cidr(range), entry);
+                }
+            }
+        }
+        for entry in permission.items("prefixListIds") {
+            put(
+                RuleSource::PrefixList(entry.text_of("prefixListId").to_owned()),
+                entry,
+            );
+        }
+        for entry in permission.items("groups") {
+            put(
+                RuleSource::Group(entry.text_of("groupId").to_owned()),
+                entry,
+            );
+        }
+    }
+    SecurityGroup {
+        id: of.text_of("groupId").to_owned(),
+        name: of.text_of("groupName").to_owned(),
+        tags: tags(of),
+        rules,
+    }
+}
+
+/// Protocols of rules that are ours to make; others are nobody's business here.
+fn protocol(word: &str) -> Option<&'static str> {
+    ["tcp", "udp", "icmp", "icmpv6"]
+        .into_iter()
+        .find(|known| *known == word)
+}
+
+/// One permission for each rule, with our description.
+fn rules_form(group: &str, rules: &[Rule], description: &str) -> Form {
+    let mut form = vec![("GroupId".to_owned(), group.to_owned())];
+    for (index, rule) in rules.iter().enumerate() {
+        let stem = format!("IpPermissions.{}", index + 1);
+        let mut put = |key: &str, value: String| form.push((format!("{stem}.{key}"), value));
+        put("IpProtocol", rule.protocol.to_owned());
+        put("FromPort", rule.from.to_string());
+        put("ToPort", rule.to.to_string());
+        let (list, key, value) = match &rule.source {
+            RuleSource::Cidr(range) if range.net().addr().is_ipv4() => {
+                ("IpRanges", "CidrIp", range.to_string())
+            }
+            RuleSource::Cidr(range) => ("Ipv6Ranges", "CidrIpv6", range.to_string()),
+            RuleSource::PrefixList(id) => ("PrefixListIds", "PrefixListId", id.clone()),
+            RuleSource::Group(id) => ("Groups", "GroupId", id.clone()),
+        };
+        put(&format!("{list}.1.{key}"), value);
+        put(&format!("{list}.1.Description"), description.to_owned());
+    }
+    form
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aws906_lists_have_ec2s_form_without_member() {
+        let rule = Rule {
+            protocol: "tcp",
+            from: 80,
+            to: 80,
+            source: RuleSource::Cidr("10.0.0.0/8".parse().unwrap()),
+        };
+        let form = rules_form("sg-1", &[rule], "onehop.dev/install=i");
+        let keys: Vec<_> = form.iter().map(|(key, _)| key.as_str()).collect();
+        let expected = [
+            "GroupId",
+            "IpPermissions.1.IpProtocol",
+            "IpPermissions.1.FromPort",
+            "IpPermissions.1.ToPort",
+            "IpPermissions.1.IpRanges.1.CidrIp",
+            "IpPermissions.1.IpRanges.1.Description",
+        ];
+        assert_eq!(keys, expected);
+    }
+}

@@ -1,0 +1,533 @@
+//! One step, one call; the answer goes into the store.
+
+use std::collections::BTreeMap;
+
+use super::{Client, check_owner};
+use crate::cloud::aws::model::{Balancer, Group, Rule, SecurityGroup, TargetId};
+use crate::cloud::aws::names::{self, Tags};
+use crate::cloud::aws::stack::{BalancerSpec, GroupRef, GroupSpec, ListenerSpec, SecuritySpec};
+use crate::cloud::aws::step::{AwsStep, BalancerChange, Change, GroupChange};
+use crate::cloud::{Class, CloudError};
+use crate::plan::{Effect, Step};
+
+impl Client {
+    pub(super) async fn make(&self, step: &AwsStep) -> Result<Effect, CloudError> {
+        match step {
+            AwsStep::CreateSecurity(spec) => self.create_security(spec).await,
+            AwsStep::Authorize { group, id, rules } => {
+                let id = self.security_id(step, group, id.as_deref())?;
+                self.authorize(&id, rules).await
+            }
+            AwsStep::Revoke { group, id, rules } => {
+                let id = self.security_id(step, group, id.as_deref())?;
+                self.revoke(&id, rules).await
+            }
+            AwsStep::DeleteSecurity { name } => {
+                let id = self.security_id(step, name, None)?;
+                let done = gone_is_done(self.ec2.delete(&self.throttle, &id).await)?;
+                self.store().security_groups.removed(&id, self.clock.now());
+                Ok(done)
+            }
+            AwsStep::CreateBalancer(spec) => self.create_balancer(step, spec).await,
+            AwsStep::AdjustBalancer { name, change } => {
+                let arn = self.balancer_of(step, name)?.arn;
+                self.change_balancer(step, &arn, change).await
+            }
+            AwsStep::DeleteBalancer { name, .. } => {
+                let arn = self.balancer_of(step, name)?.arn;
+                let done = gone_is_done(self.elb.delete_balancer(&self.throttle, &arn).await)?;
+                self.store().balancers.removed(&arn, self.clock.now());
+                self.unuse(&arn);
+                Ok(done)
+            }
+            AwsStep::CreateGroup(spec) => self.create_group(spec).await,
+            AwsStep::AdjustGroup { name, change } => {
+                let arn = self.group_of(step, name)?.arn;
+                self.change_group(&arn, change).await
+            }
+            AwsStep::DeleteGroup { name } => {
+                let arn = self.group_of(step, name)?.arn;
+                let done = gone_is_done(self.elb.delete_group(&self.throttle, &arn).await)?;
+                self.store().groups.removed(&arn, self.clock.now());
+                Ok(done)
+            }
+            AwsStep::Register { group, targets } => {
+                let arn = self.group_of(step, group)?.arn;
+                self.elb.register(&self.throttle, &arn, targets).await?;
+                let registered = targets.iter().map(|(target, _)| target.clone());
+                self.store().registered(&arn, registered);
+                Ok(Effect::Changed)
+            }
+            AwsStep::Deregister { group, targets, .. } => {
+                let arn = self.group_of(step, group)?.arn;
+                let ids: Vec<TargetId> = targets.iter().map(|(target, _)| target.clone()).collect();
+                let done = gone_is_done(self.elb.deregister(&self.throttle, &arn, &ids).await)?;
+                self.store().deregistered(&arn, ids.into_iter());
+                Ok(done)
+            }
+            listener => Box::pin(self.make_listener(listener)).await,
+        }
+    }
+
+    async fn make_listener(&self, step: &AwsStep) -> Result<Effect, CloudError> {
+        match step {
+            AwsStep::CreateListener {
+                balancer,
+                listener,
+                group,
+                ..
+            } => {
+                let balancer = self.balancer_of(step, balancer)?.arn;
+                let group = self.group_of(step, group)?.arn;
+                self.create_listener(&balancer, listener, &group).await
+            }
+            AwsStep::ModifyListener {
+                balancer,
+                listener,
+                groups,
+                ..
+            } => self.modify_listener(step, balancer, listener, groups).await,
+            AwsStep::SetListenerAttributes {
+                balancer,
+                port,
+                attributes,
+            } => {
+                let (balancer, arn) = self.listener_of(step, balancer, *port)?;
+                let all = self
+                    .elb
+                    .set_listener_attributes(&self.throttle, &arn, attributes)
+                    .await?;
+                self.store().balancers.read(&balancer, |balancer| {
+                    let listeners = balancer.listeners.iter_mut().flatten();
+                    for (_, listener) in listeners.filter(|(at, _)| *at == port) {
+                        listener.attributes = Some(all.clone());
+                    }
+                });
+                Ok(Effect::Changed)
+            }
+            AwsStep::Certificates {
+                balancer,
+                port,
+                change,
+                certificates,
+            } => {
+                let (balancer, arn) = self.listener_of(step, balancer, *port)?;
+                match change {
+                    Change::Add => {
+                        self.elb
+                            .add_certificates(&self.throttle, &arn, certificates)
+                            .await?;
+                    }
+                    Change::Remove => {
+                        self.elb
+                            .remove_certificates(&self.throttle, &arn, certificates)
+                            .await?;
+                    }
+                }
+                self.forget_listeners(&balancer);
+                Ok(Effect::Changed)
+            }
+            AwsStep::DeleteListener { balancer, port, .. } => {
+                let (balancer, arn) = self.listener_of(step, balancer, *port)?;
+                let done = gone_is_done(self.elb.delete_listener(&self.throttle, &arn).await)?;
+                let now = self.clock.now();
+                self.store().balancers.changed(&balancer, now, |balancer| {
+                    balancer.listeners.iter_mut().for_each(|all| {
+                        all.remove(port);
+                    });
+                });
+                Ok(done)
+            }
+            other => Err(unknown(other, "a step of another kind")),
+        }
+    }
+
+    /// AWS-905: a name that is taken is looked up by its tags.
+    async fn create_security(&self, spec: &SecuritySpec) -> Result<Effect, CloudError> {
+        let (id, effect) = match self.ec2.create(&self.throttle, spec).await {
+            Ok(id) => (id, Effect::Changed),
+            Err(error) if error.class == Class::Conflict => {
+                let all = self.ec2.security_groups(&self.throttle, &self.vpc).await?;
+                let there = all
+                    .into_iter()
+                    .find(|group| group.name == spec.name)
+                    .ok_or(error)?;
+                check_owner("ec2:CreateSecurityGroup", &there.tags, &spec.tags)?;
+                (there.id, Effect::AlreadySo)
+            }
+            Err(error) => return Err(error),
+        };
+        let group = SecurityGroup {
+            id: id.clone(),
+            name: spec.name.clone(),
+            tags: spec.tags.clone(),
+            rules: BTreeMap::new(),
+        };
+        self.store()
+            .security_groups
+            .made(&id, group, self.clock.now());
+        Ok(effect)
+    }
+
+    /// AWS-332: a duplicate is success only for a rule of ours; rules go one by one then, so that one that
+    /// somebody else has does not keep the others out.
+    async fn authorize(&self, id: &str, rules: &[Rule]) -> Result<Effect, CloudError> {
+        let action = "AuthorizeSecurityGroupIngress";
+        let ours = names::rule_description(&self.install);
+        let all = self
+            .ec2
+            .change_rules(&self.throttle, action, id, rules, &ours)
+            .await;
+        let mut foreign = Vec::new();
+        match all {
+            Ok(()) => {}
+            Err(error) if error.class == Class::Conflict => {
+                for rule in rules {
+                    let one = std::slice::from_ref(rule);
+                    match self
+                        .ec2
+                        .change_rules(&self.throttle, action, id, one, &ours)
+                        .await
+                    {
+                        Ok(()) => {}
+                        Err(error) if error.class == Class::Conflict => foreign.push(rule.clone()),
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        if !foreign.is_empty() {
+            // Whose they are is read: one of ours counts as authorised, another's covers it for now.
+            let fresh = self.ec2.security_groups(&self.throttle, &self.vpc).await?;
+            let mut store = self.store();
+            for group in fresh.into_iter().filter(|group| group.id == id) {
+                store.security_groups.made(id, group, self.clock.now());
+            }
+            return Ok(Effect::AlreadySo);
+        }
+        self.store()
+            .security_groups
+            .changed(id, self.clock.now(), |group| {
+                group
+                    .rules
+                    .extend(rules.iter().map(|rule| (rule.clone(), ours.clone())));
+            });
+        Ok(Effect::Changed)
+    }
+
+    async fn revoke(&self, id: &str, rules: &[Rule]) -> Result<Effect, CloudError> {
+        let action = "RevokeSecurityGroupIngress";
+        let ours = names::rule_description(&self.install);
+        let done = gone_is_done(
+            self.ec2
+                .change_rules(&self.throttle, action, id, rules, &ours)
+                .await,
+        )?;
+        self.store()
+            .security_groups
+            .changed(id, self.clock.now(), |group| {
+                group.rules.retain(|rule, _| !rules.contains(rule));
+            });
+        Ok(done)
+    }
+
+    async fn create_balancer(
+        &self,
+        step: &AwsStep,
+        spec: &BalancerSpec,
+    ) -> Result<Effect, CloudError> {
+        let groups = self.group_ids(step, &spec.security_groups)?;
+        let mut made = self
+            .elb
+            .create_balancer(&self.throttle, spec, groups)
+            .await?;
+        made.tags = self
+            .owned(
+                &made.arn,
+                "elasticloadbalancing:CreateLoadBalancer",
+                &spec.tags,
+            )
+            .await?;
+        made.attributes = Some(BTreeMap::new());
+        made.listeners = Some(BTreeMap::new());
+        let arn = made.arn.clone();
+        self.store().balancers.made(&arn, made, self.clock.now());
+        Ok(Effect::Changed)
+    }
+
+    /// AWS-116: tags of what a create returned.
+    async fn owned(&self, arn: &str, tried: &str, wanted: &Tags) -> Result<Tags, CloudError> {
+        let mut tags = self.elb.tags(&self.throttle, &[arn.to_owned()]).await?;
+        let tags = tags.remove(arn).unwrap_or_default();
+        check_owner(tried, &tags, wanted)?;
+        Ok(tags)
+    }
+
+    async fn change_balancer(
+        &self,
+        step: &AwsStep,
+        arn: &str,
+        change: &BalancerChange,
+    ) -> Result<Effect, CloudError> {
+        let now = self.clock.now();
+        match change {
+            BalancerChange::Attributes(attributes) => {
+                let all = self
+                    .elb
+                    .set_balancer_attributes(&self.throttle, arn, attributes)
+                    .await?;
+                self.store()
+                    .balancers
+                    .read(arn, |b| merge(&mut b.attributes, all));
+            }
+            BalancerChange::SecurityGroups(groups) => {
+                let ids = self.group_ids(step, groups)?;
+                self.elb
+                    .set_security_groups(&self.throttle, arn, ids.clone())
+                    .await?;
+                self.store()
+                    .balancers
+                    .changed(arn, now, |b| b.security_groups = ids);
+            }
+            BalancerChange::Subnets(subnets) => {
+                self.elb.set_subnets(&self.throttle, arn, subnets).await?;
+                let ids = subnets.iter().map(|m| (m.subnet.clone(), Vec::new()));
+                self.store()
+                    .balancers
+                    .changed(arn, now, |b| b.subnets = ids.collect());
+            }
+            BalancerChange::IpType(ip_type) => {
+                self.elb.set_ip_type(&self.throttle, arn, *ip_type).await?;
+                self.store()
+                    .balancers
+                    .changed(arn, now, |b| b.ip_type = *ip_type);
+            }
+            BalancerChange::Tags(tags) => {
+                self.elb.add_tags(&self.throttle, arn, tags).await?;
+                self.store()
+                    .balancers
+                    .changed(arn, now, |b| b.tags.extend(tags.clone()));
+            }
+            BalancerChange::Untag(keys) => {
+                self.elb.remove_tags(&self.throttle, arn, keys).await?;
+                let left = |b: &mut Balancer| b.tags.retain(|key, _| !keys.contains(key));
+                self.store().balancers.changed(arn, now, left);
+            }
+        }
+        Ok(Effect::Changed)
+    }
+
+    async fn create_group(&self, spec: &GroupSpec) -> Result<Effect, CloudError> {
+        let mut made = self.elb.create_group(&self.throttle, spec).await?;
+        made.tags = self
+            .owned(
+                &made.arn,
+                "elasticloadbalancing:CreateTargetGroup",
+                &spec.tags,
+            )
+            .await?;
+        made.attributes = Some(BTreeMap::new());
+        made.targets = Some(BTreeMap::new());
+        let arn = made.arn.clone();
+        self.store().groups.made(&arn, made, self.clock.now());
+        Ok(Effect::Changed)
+    }
+
+    async fn change_group(&self, arn: &str, change: &GroupChange) -> Result<Effect, CloudError> {
+        let now = self.clock.now();
+        match change {
+            GroupChange::Attributes(attributes) => {
+                let all = self
+                    .elb
+                    .set_group_attributes(&self.throttle, arn, attributes)
+                    .await?;
+                self.store()
+                    .groups
+                    .read(arn, |g| merge(&mut g.attributes, all));
+            }
+            GroupChange::Check(check) => {
+                self.elb.modify_group(&self.throttle, arn, check).await?;
+                self.store()
+                    .groups
+                    .changed(arn, now, |g| g.check = check.clone());
+            }
+            GroupChange::Tags(tags) => {
+                self.elb.add_tags(&self.throttle, arn, tags).await?;
+                self.store()
+                    .groups
+                    .changed(arn, now, |g| g.tags.extend(tags.clone()));
+            }
+            GroupChange::Untag(keys) => {
+                self.elb.remove_tags(&self.throttle, arn, keys).await?;
+                let left = |g: &mut Group| g.tags.retain(|key, _| !keys.contains(key));
+                self.store().groups.changed(arn, now, left);
+            }
+        }
+        Ok(Effect::Changed)
+    }
+
+    async fn create_listener(
+        &self,
+        balancer: &str,
+        spec: &ListenerSpec,
+        group: &str,
+    ) -> Result<Effect, CloudError> {
+        let mut made = match self
+            .elb
+            .create_listener(&self.throttle, balancer, spec, group)
+            .await
+        {
+            Err(error) if error.class == Class::Conflict => {
+                // It is there, from a call whose answer was lost: the next look reads it.
+                self.forget_listeners(balancer);
+                return Ok(Effect::AlreadySo);
+            }
+            made => made?,
+        };
+        made.attributes = Some(BTreeMap::new());
+        let now = self.clock.now();
+        let mut store = self.store();
+        store.balancers.changed(balancer, now, |balancer| {
+            balancer
+                .listeners
+                .get_or_insert_default()
+                .insert(spec.port, made);
+        });
+        store.groups.changed(group, now, |group| {
+            group.used_by = vec![balancer.to_owned()];
+        });
+        Ok(Effect::Changed)
+    }
+
+    async fn modify_listener(
+        &self,
+        step: &AwsStep,
+        balancer: &str,
+        spec: &ListenerSpec,
+        groups: &BTreeMap<String, u32>,
+    ) -> Result<Effect, CloudError> {
+        let (balancer, arn) = self.listener_of(step, balancer, spec.port)?;
+        let mut weights = BTreeMap::new();
+        for (name, weight) in groups {
+            weights.insert(self.group_of(step, name)?.arn, *weight);
+        }
+        let made = self
+            .elb
+            .modify_listener(&self.throttle, &arn, spec, &weights)
+            .await?;
+        let now = self.clock.now();
+        let mut store = self.store();
+        store.balancers.changed(&balancer, now, |balancer| {
+            let known = balancer
+                .listeners
+                .get_or_insert_default()
+                .get_mut(&spec.port);
+            if let Some(known) = known {
+                known.protocol = made.protocol;
+                known.groups = made.groups;
+                known.policy = made.policy;
+                known.alpn = made.alpn;
+                let more = known.certificates.iter().skip(1).cloned();
+                known.certificates = made.certificates.into_iter().take(1).chain(more).collect();
+            }
+        });
+        for group in weights.keys() {
+            store
+                .groups
+                .changed(group, now, |group| group.used_by = vec![balancer.clone()]);
+        }
+        Ok(Effect::Changed)
+    }
+
+    /// No group is used by a load balancer that is gone.
+    fn unuse(&self, balancer: &str) {
+        let now = self.clock.now();
+        let mut store = self.store();
+        let used = store
+            .groups
+            .values()
+            .filter(|g| g.used_by.iter().any(|arn| arn == balancer));
+        let used: Vec<_> = used.map(|group| group.arn.clone()).collect();
+        for arn in used {
+            store
+                .groups
+                .changed(&arn, now, |group| group.used_by.clear());
+        }
+    }
+
+    fn forget_listeners(&self, balancer: &str) {
+        self.store()
+            .balancers
+            .read(balancer, |balancer| balancer.listeners = None);
+    }
+
+    fn group_ids(&self, step: &AwsStep, groups: &[GroupRef]) -> Result<Vec<String>, CloudError> {
+        let id = |group: &GroupRef| match group {
+            GroupRef::Given(id) => Ok(id.clone()),
+            GroupRef::Managed(name) | GroupRef::Backend(name) => self.security_id(step, name, None),
+        };
+        groups.iter().map(id).collect()
+    }
+
+    fn security_id(
+        &self,
+        step: &AwsStep,
+        name: &str,
+        id: Option<&str>,
+    ) -> Result<String, CloudError> {
+        if let Some(id) = id {
+            return Ok(id.to_owned());
+        }
+        let found = self
+            .store()
+            .security_named(&self.install, name)
+            .map(|group| group.id.clone());
+        found.ok_or_else(|| unknown(step, name))
+    }
+
+    fn balancer_of(&self, step: &AwsStep, name: &str) -> Result<Balancer, CloudError> {
+        let found = self.store().balancer_named(name).cloned();
+        found.ok_or_else(|| unknown(step, name))
+    }
+
+    fn group_of(&self, step: &AwsStep, name: &str) -> Result<Group, CloudError> {
+        let found = self.store().group_named(name).cloned();
+        found.ok_or_else(|| unknown(step, name))
+    }
+
+    /// ARNs of a load balancer and of its listener on a port.
+    fn listener_of(
+        &self,
+        step: &AwsStep,
+        balancer: &str,
+        port: u16,
+    ) -> Result<(String, String), CloudError> {
+        let balancer = self.balancer_of(step, balancer)?;
+        let listener = balancer.listeners.as_ref().and_then(|all| all.get(&port));
+        let listener = listener.ok_or_else(|| unknown(step, &format!("listener {port}")))?;
+        Ok((balancer.arn.clone(), listener.arn.clone()))
+    }
+}
+
+fn unknown(step: &AwsStep, name: &str) -> CloudError {
+    CloudError::new(
+        Class::NotFound,
+        step.verb(),
+        format!("{name} was never seen or made"),
+    )
+}
+
+/// What is not there needs no removal.
+fn gone_is_done(result: Result<(), CloudError>) -> Result<Effect, CloudError> {
+    match result {
+        Ok(()) => Ok(Effect::Changed),
+        Err(error) if error.class == Class::NotFound => Ok(Effect::AlreadySo),
+        Err(error) => Err(error),
+    }
+}
+
+/// An answer may hold all attributes or only those that were set.
+fn merge(known: &mut Option<BTreeMap<String, String>>, answer: BTreeMap<String, String>) {
+    known.get_or_insert_default().extend(answer);
+}

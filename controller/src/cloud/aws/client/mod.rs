@@ -1,0 +1,340 @@
+//! The two AWS APIs behind one store: looks cost nothing where the store knows, and each step is one call
+//! whose answer goes into the store. Decides nothing about load balancers.
+
+mod convert;
+pub mod ec2;
+pub mod elb;
+mod error;
+mod make;
+pub mod store;
+mod throttle;
+pub mod xml;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use onehop_core::id::{InstallId, ServiceKey};
+use onehop_core::time::Time;
+use onehop_runtime::clock::Clock;
+
+use self::ec2::Ec2;
+use self::elb::Elb;
+use self::store::{Listing, Store, is_ours};
+use self::throttle::Throttle;
+use super::model::{Balancer, BalancerState, Network, Observed, SecurityGroup, Tagged};
+use super::names;
+use super::step::AwsStep;
+use super::wanted::RESYNC;
+use crate::cloud::{Class, CloudError};
+use crate::lease::Fence;
+use crate::plan::{Effect, Existing};
+
+/// Between two listings of everything (AWS-660).
+const DRIFT: Duration = Duration::from_mins(5);
+/// Between two reads of targets that are about to change; a little less than the planner's wish, so
+/// that a look which comes on time reads.
+const POLL: Duration = Duration::from_millis(4500);
+/// A load balancer younger than this may lack what a crash kept from being set.
+const YOUNG: Duration = Duration::from_hours(1);
+
+/// How to reach AWS.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Region; from the environment if not said.
+    pub region: Option<String>,
+    /// The VPC.
+    pub vpc: String,
+    /// Another endpoint for ELB.
+    pub elb: Option<String>,
+    /// Another endpoint for EC2.
+    pub ec2: Option<String>,
+}
+
+/// The client.
+#[derive(Debug)]
+pub struct Client {
+    elb: Elb,
+    ec2: Ec2,
+    throttle: Throttle,
+    clock: Clock,
+    install: InstallId,
+    cluster: String,
+    vpc: String,
+    store: Mutex<Store>,
+    /// One listing at a time.
+    listing: tokio::sync::Mutex<()>,
+}
+
+impl Client {
+    /// Finds region and credentials as every AWS program does: environment, profile, web identity,
+    /// container, machine (AWS-900, AWS-901).
+    pub async fn connect(
+        access: Access,
+        install: InstallId,
+        cluster: String,
+        clock: Clock,
+    ) -> Result<Self, CloudError> {
+        use aws_config::retry::RetryConfig;
+        use aws_config::timeout::TimeoutConfig;
+        let tried = "configure the AWS client";
+        let wrong = |what: &str| CloudError::new(Class::WrongInput, tried, what);
+        let timeouts = TimeoutConfig::builder()
+            .connect_timeout(Duration::from_secs(3))
+            .operation_timeout(Duration::from_secs(10));
+        let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
+            // Lanes try again by their own clock, and one token is one call.
+            .retry_config(RetryConfig::disabled())
+            .timeout_config(timeouts.build());
+        if let Some(region) = access.region {
+            loader = loader.region(aws_config::Region::new(region));
+        }
+        let config = loader.load().await;
+        let region = config
+            .region()
+            .ok_or_else(|| wrong("no region: give --aws-region"))?
+            .to_string();
+        let credentials = config
+            .credentials_provider()
+            .ok_or_else(|| wrong("no credentials"))?;
+        let mut elb = aws_sdk_elasticloadbalancingv2::config::Builder::from(&config);
+        elb.set_endpoint_url(access.elb);
+        let ec2 = access.ec2.unwrap_or_else(|| default_ec2(&region));
+        let ec2 = ec2
+            .parse()
+            .map_err(|e| wrong(&format!("endpoint {ec2:?}: {e}")))?;
+        Ok(Self {
+            elb: Elb::new(aws_sdk_elasticloadbalancingv2::Client::from_conf(
+                elb.build(),
+            )),
+            ec2: Ec2::new(ec2, region, credentials, clock)?,
+            throttle: Throttle::new(clock),
+            clock,
+            install,
+            cluster,
+            vpc: access.vpc,
+            store: Mutex::default(),
+            listing: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Everything of this install, by Service and UID.
+    pub async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {
+        Box::pin(self.list()).await?;
+        let store = self.store();
+        let balancers = store.balancers.values().map(owner);
+        let groups = store.groups.values().map(owner);
+        let ours = store
+            .security_groups
+            .values()
+            .filter(|g| is_ours(*g, &self.install));
+        let mut all: Vec<_> = balancers
+            .chain(groups)
+            .chain(ours.map(owner))
+            .flatten()
+            .collect();
+        all.sort_by(|a, b| (&a.shard, &a.uid).cmp(&(&b.shard, &b.uid)));
+        all.dedup();
+        Ok(all)
+    }
+
+    /// Looks at one Service: reads only what the store does not know, or no longer.
+    pub async fn observe(&self, service: &ServiceKey) -> Result<Observed, CloudError> {
+        let now = self.clock.now();
+        if self.store().listed_at.is_none_or(|at| at + DRIFT <= now) {
+            let _turn = self.listing.lock().await;
+            // Somebody else may have listed meanwhile.
+            if self.store().listed_at.is_none_or(|at| at + DRIFT <= now) {
+                Box::pin(self.list()).await?;
+            }
+        }
+        let known = self.known(service);
+        for balancer in &known.balancers {
+            self.refresh(balancer, now).await?;
+        }
+        for group in &known.groups {
+            self.read_targets(group, now).await?;
+            let young = known.balancers.iter().any(|b| b.created + YOUNG > now);
+            if group.attributes.is_none() && (young || group.used_by.is_empty()) {
+                let read = self.elb.group_attributes(&self.throttle, &group.arn).await;
+                if let Some(read) = present(read)? {
+                    self.store()
+                        .groups
+                        .read(&group.arn, |group| group.attributes = Some(read));
+                }
+            }
+        }
+        Ok(self.known(service))
+    }
+
+    fn known(&self, service: &ServiceKey) -> Observed {
+        self.store().observed(&self.install, &self.cluster, service)
+    }
+
+    /// What a load balancer lacks in the store.
+    async fn refresh(&self, balancer: &Balancer, now: Time) -> Result<(), CloudError> {
+        let arn = &balancer.arn;
+        if balancer.state == BalancerState::Provisioning {
+            let read = self.elb.balancer(&self.throttle, arn).await;
+            let mut store = self.store();
+            let Some(read) = present(read)? else {
+                store.balancers.gone(arn);
+                return Ok(());
+            };
+            store.balancers.read(arn, |known| {
+                known.state = read.state;
+                known.subnets = read.subnets;
+            });
+        }
+        if balancer.listeners.is_none() {
+            let read = self.elb.listeners(&self.throttle, arn).await;
+            let mut store = self.store();
+            match present(read)? {
+                Some(read) => store.balancers.read(arn, |known| {
+                    known.listeners.get_or_insert(read);
+                }),
+                None => store.balancers.gone(arn),
+            }
+        }
+        if balancer.attributes.is_none() && balancer.created + YOUNG > now {
+            let read = self.elb.balancer_attributes(&self.throttle, arn).await;
+            if let Some(read) = present(read)? {
+                self.store().balancers.read(arn, |known| {
+                    known.attributes.get_or_insert(read);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_targets(&self, group: &super::model::Group, now: Time) -> Result<(), CloudError> {
+        if !self.store().targets_due(group, POLL, RESYNC, now) {
+            return Ok(());
+        }
+        let read = self.elb.targets(&self.throttle, &group.arn).await;
+        let mut store = self.store();
+        match present(read)? {
+            Some(targets) => store.targets_read(&group.arn, targets, now),
+            None => store.groups.gone(&group.arn),
+        }
+        Ok(())
+    }
+
+    /// Lists everything once (AWS-701).
+    async fn list(&self) -> Result<(), CloudError> {
+        let began = self.clock.now();
+        let throttle = &self.throttle;
+        let (balancers, groups, subnets, ranges, security) = futures::join!(
+            self.elb.balancers(throttle, &self.vpc),
+            self.elb.groups(throttle, &self.vpc),
+            self.ec2.subnets(throttle, &self.vpc),
+            self.ec2.vpc_ranges(throttle, &self.vpc),
+            self.ec2.security_groups(throttle, &self.vpc),
+        );
+        let (mut balancers, mut groups, security) = (balancers?, groups?, security?);
+        let arns = balancers
+            .iter()
+            .map(|b| b.arn.clone())
+            .chain(groups.iter().map(|g| g.arn.clone()));
+        let mut tags = self.elb.tags(throttle, &arns.collect::<Vec<_>>()).await?;
+        let mut tags_of = |arn: &str| tags.remove(arn).unwrap_or_default();
+        for balancer in &mut balancers {
+            balancer.tags = tags_of(&balancer.arn);
+        }
+        for group in &mut groups {
+            group.tags = tags_of(&group.arn);
+        }
+        let ours = balancers.into_iter().filter(|b| is_ours(b, &self.install));
+        let listing = Listing {
+            balancers: ours.map(|b| (b.arn.clone(), b)).collect(),
+            groups: groups
+                .into_iter()
+                .filter(|g| is_ours(g, &self.install))
+                .map(|g| (g.arn.clone(), g))
+                .collect(),
+            network: Network {
+                vpc: self.vpc.clone(),
+                cidrs: ranges?,
+                subnets: subnets?.into_iter().map(|s| (s.id.clone(), s)).collect(),
+                named_groups: named(&security),
+            },
+            security_groups: security.into_iter().map(|g| (g.id.clone(), g)).collect(),
+        };
+        self.store().listed(listing, began);
+        Ok(())
+    }
+
+    /// Makes one call.
+    pub async fn execute(&self, step: &AwsStep, fence: &Fence) -> Result<Effect, CloudError> {
+        let answer = fence.call(self.make(step)).await;
+        answer
+            .unwrap_or_else(|unanswered| Err(CloudError::unanswered(step.to_string(), unanswered)))
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        // No critical section can panic half-way.
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Nothing for what is not there.
+fn present<T>(read: Result<T, CloudError>) -> Result<Option<T>, CloudError> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.class == Class::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn owner(object: &impl Tagged) -> Option<Existing<ServiceKey>> {
+    let service = object.service()?;
+    Some(Existing {
+        shard: service.clone(),
+        service,
+        uid: object.uid()?,
+        addresses: Vec::new(),
+    })
+}
+
+fn named(groups: &[SecurityGroup]) -> BTreeMap<String, String> {
+    let by_name = groups
+        .iter()
+        .filter_map(|g| Some((g.tags.get("Name")?.clone(), g.id.clone())));
+    let by_id = groups.iter().map(|g| (g.id.clone(), g.id.clone()));
+    // The lowest id of a name counts.
+    by_id.chain(by_name.rev()).collect()
+}
+
+/// The EC2 endpoint of a region, in the partitions whose suffix differs (AWS-845).
+fn default_ec2(region: &str) -> String {
+    let suffix = if region.starts_with("cn-") {
+        "amazonaws.com.cn"
+    } else {
+        "amazonaws.com"
+    };
+    format!("https://ec2.{region}.{suffix}/")
+}
+
+/// Whether an answer to an idempotent create is ours (AWS-116): it may be somebody else's object.
+fn check_owner(tried: &str, tags: &names::Tags, wanted: &names::Tags) -> Result<(), CloudError> {
+    let keys = [
+        names::INSTALL,
+        names::SERVICE,
+        names::SERVICE_UID,
+        names::RESOURCE,
+    ];
+    if keys.iter().all(|key| tags.get(*key) == wanted.get(*key)) {
+        return Ok(());
+    }
+    let owner: Vec<_> = tags
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let owner = if owner.is_empty() {
+        "nobody by its tags".to_owned()
+    } else {
+        owner.join(", ")
+    };
+    let answer = format!("the name is taken by an object of {owner}; it is left alone");
+    Err(CloudError::new(Class::Conflict, tried, answer))
+}

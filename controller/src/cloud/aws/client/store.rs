@@ -1,0 +1,267 @@
+//! What is known of AWS: filled by one listing, kept up by the answers of our own calls, so that a change
+//! costs its writes and no read, and a look at a Service at rest costs nothing (AWS-700 to AWS-704). Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onehop_core::id::{InstallId, ServiceKey};
+use onehop_core::time::Time;
+
+use crate::cloud::aws::model::{
+    Balancer, Group, HealthState, Network, Observed, SecurityGroup, Tagged, TargetHealth, TargetId,
+};
+use crate::cloud::aws::names;
+
+/// A listing may not show what we wrote for so long (FC-90): until then our own answer counts.
+const LAG: Duration = Duration::from_mins(1);
+
+/// One kind of object, by id.
+#[derive(Debug)]
+pub struct Shelf<T> {
+    all: BTreeMap<String, T>,
+    /// When we changed, made or removed an object last.
+    wrote: BTreeMap<String, Time>,
+}
+
+impl<T> Default for Shelf<T> {
+    fn default() -> Self {
+        Self {
+            all: BTreeMap::new(),
+            wrote: BTreeMap::new(),
+        }
+    }
+}
+
+impl<T: Clone> Shelf<T> {
+    /// One object.
+    pub fn get(&self, id: &str) -> Option<&T> {
+        self.all.get(id)
+    }
+
+    /// All of them.
+    pub fn values(&self) -> impl Iterator<Item = &T> + Clone {
+        self.all.values()
+    }
+
+    /// Takes in a read of one object.
+    pub fn read(&mut self, id: &str, change: impl FnOnce(&mut T)) {
+        self.all.entry(id.to_owned()).and_modify(change);
+    }
+
+    /// Takes in what we made.
+    pub fn made(&mut self, id: &str, object: T, now: Time) {
+        self.all.insert(id.to_owned(), object);
+        self.wrote.insert(id.to_owned(), now);
+    }
+
+    /// Takes in what we changed.
+    pub fn changed(&mut self, id: &str, now: Time, change: impl FnOnce(&mut T)) {
+        self.read(id, change);
+        self.wrote.insert(id.to_owned(), now);
+    }
+
+    /// Takes in that we removed it.
+    pub fn removed(&mut self, id: &str, now: Time) {
+        self.all.remove(id);
+        self.wrote.insert(id.to_owned(), now);
+    }
+
+    /// Forgets one that is not there any more, whoever removed it.
+    pub fn gone(&mut self, id: &str) {
+        self.all.remove(id);
+    }
+
+    /// Takes in a listing that began at `began`. What we wrote shortly before or since stays as we know it.
+    fn listed(&mut self, listing: BTreeMap<String, T>, began: Time, keep: impl Fn(&T, &mut T)) {
+        self.wrote.retain(|_, at| *at + LAG > began);
+        let mut next = BTreeMap::new();
+        for (id, mut object) in listing {
+            if self.wrote.contains_key(&id) {
+                continue;
+            }
+            if let Some(old) = self.all.get(&id) {
+                keep(old, &mut object);
+            }
+            next.insert(id, object);
+        }
+        for (id, object) in std::mem::take(&mut self.all) {
+            if self.wrote.contains_key(&id) {
+                next.insert(id, object);
+            }
+        }
+        self.all = next;
+    }
+}
+
+/// Everything that a listing finds.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Load balancers of this install, by ARN.
+    pub balancers: BTreeMap<String, Balancer>,
+    /// Groups of this install, by ARN.
+    pub groups: BTreeMap<String, Group>,
+    /// All security groups of the VPC, by id.
+    pub security_groups: BTreeMap<String, SecurityGroup>,
+    /// The network.
+    pub network: Network,
+}
+
+/// The store.
+#[derive(Debug, Default)]
+pub struct Store {
+    /// When the last listing began.
+    pub listed_at: Option<Time>,
+    /// Load balancers, by ARN.
+    pub balancers: Shelf<Balancer>,
+    /// Groups, by ARN.
+    pub groups: Shelf<Group>,
+    /// Security groups, by id.
+    pub security_groups: Shelf<SecurityGroup>,
+    network: Arc<Network>,
+    /// When a group's targets were read last.
+    targets_at: BTreeMap<String, Time>,
+}
+
+impl Store {
+    /// Takes in a listing.
+    pub fn listed(&mut self, listing: Listing, began: Time) {
+        self.balancers.listed(listing.balancers, began, |old, new| {
+            // Listeners are read anew, attributes by their own clock.
+            new.attributes.clone_from(&old.attributes);
+        });
+        self.groups.listed(listing.groups, began, |old, new| {
+            new.attributes.clone_from(&old.attributes);
+            new.targets.clone_from(&old.targets);
+        });
+        self.security_groups
+            .listed(listing.security_groups, began, |_, _| {});
+        self.network = Arc::new(listing.network);
+        self.listed_at = Some(began);
+    }
+
+    /// What is known of a Service.
+    pub fn observed(&self, install: &InstallId, cluster: &str, service: &ServiceKey) -> Observed {
+        let security = self.security_groups.values();
+        let of_service = |group: &&SecurityGroup| is_of(*group, install, service);
+        let backend = security
+            .clone()
+            .find(|group| is_ours(*group, install) && group.resource() == names::BACKEND_GROUP);
+        let tag = format!("kubernetes.io/cluster/{cluster}");
+        let mut nodes: Vec<_> = security
+            .clone()
+            .filter(|g| g.tags.contains_key(&tag))
+            .cloned()
+            .collect();
+        nodes.sort_by(|a, b| a.id.cmp(&b.id));
+        Observed {
+            balancers: self
+                .balancers
+                .values()
+                .filter(|b| is_of(*b, install, service))
+                .cloned()
+                .collect(),
+            groups: self
+                .groups
+                .values()
+                .filter(|g| is_of(*g, install, service))
+                .cloned()
+                .collect(),
+            security_groups: security.filter(of_service).cloned().collect(),
+            backend: backend.cloned(),
+            network: Arc::clone(&self.network),
+            node_groups: nodes,
+        }
+    }
+
+    /// The load balancer of this name.
+    pub fn balancer_named(&self, name: &str) -> Option<&Balancer> {
+        self.balancers
+            .values()
+            .find(|balancer| balancer.name == name)
+    }
+
+    /// The group of this name.
+    pub fn group_named(&self, name: &str) -> Option<&Group> {
+        self.groups.values().find(|group| group.name == name)
+    }
+
+    /// The security group of this install of this name.
+    pub fn security_named(&self, install: &InstallId, name: &str) -> Option<&SecurityGroup> {
+        let mut all = self.security_groups.values();
+        all.find(|group| group.name == name && is_ours(*group, install))
+    }
+
+    /// Whether a group's targets are due for a read: soon where one is about to change, else slowly.
+    pub fn targets_due(&self, group: &Group, poll: Duration, resync: Duration, now: Time) -> bool {
+        let Some(targets) = &group.targets else {
+            return true;
+        };
+        let moves = targets
+            .values()
+            .any(|health| crate::cloud::aws::outcome::moves(health.state));
+        let every = if moves { poll } else { resync };
+        self.targets_at
+            .get(&group.arn)
+            .is_none_or(|at| *at + every <= now)
+    }
+
+    /// Takes in a read of a group's targets.
+    pub fn targets_read(
+        &mut self,
+        arn: &str,
+        targets: BTreeMap<TargetId, TargetHealth>,
+        now: Time,
+    ) {
+        self.groups.read(arn, |group| group.targets = Some(targets));
+        self.targets_at.insert(arn.to_owned(), now);
+    }
+
+    /// Targets were registered.
+    pub fn registered(&mut self, arn: &str, targets: impl Iterator<Item = TargetId>) {
+        self.set_targets(
+            arn,
+            targets,
+            HealthState::Initial,
+            "Elb.RegistrationInProgress",
+        );
+    }
+
+    /// Targets were deregistered.
+    pub fn deregistered(&mut self, arn: &str, targets: impl Iterator<Item = TargetId>) {
+        self.set_targets(
+            arn,
+            targets,
+            HealthState::Draining,
+            "Target.DeregistrationInProgress",
+        );
+    }
+
+    fn set_targets(
+        &mut self,
+        arn: &str,
+        targets: impl Iterator<Item = TargetId>,
+        state: HealthState,
+        reason: &str,
+    ) {
+        self.groups.read(arn, |group| {
+            let known = group.targets.get_or_insert_default();
+            for target in targets {
+                let reason = reason.to_owned();
+                known.insert(target, TargetHealth { state, reason });
+            }
+        });
+    }
+}
+
+/// Whether an object is of this install.
+pub fn is_ours(object: &impl Tagged, install: &InstallId) -> bool {
+    object
+        .tags()
+        .get(names::INSTALL)
+        .is_some_and(|id| id == install.as_str())
+}
+
+fn is_of(object: &impl Tagged, install: &InstallId, service: &ServiceKey) -> bool {
+    is_ours(object, install) && object.service().as_ref() == Some(service)
+}

@@ -1,0 +1,158 @@
+//! Provider `aws`: Network Load Balancers (spec page AWS).
+//!
+//! A shard is one Service. Everything is decided in pure modules (`annotations`, `resolve`, `stack`,
+//! `plan`); `client` talks to `ELBv2` and EC2 and decides nothing.
+
+pub mod annotations;
+pub mod attributes;
+pub mod client;
+mod health;
+mod listed;
+pub mod model;
+pub mod names;
+mod outcome;
+pub mod plan;
+pub mod resolve;
+pub mod settings;
+pub mod stack;
+pub mod step;
+#[cfg(test)]
+mod testkit;
+mod wanted;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
+use onehop_core::id::{ServiceKey, ServiceUid};
+use onehop_core::service::ServiceSpec;
+use onehop_core::time::Time;
+
+use self::client::Client;
+use self::model::{Observed, Tagged};
+use self::settings::Settings;
+use self::step::AwsStep;
+use super::{AddressBook, CloudError, Holder};
+use crate::lease::Fence;
+use crate::plan::{
+    Effect, Existing, Found, Giver, Intent, Listed, Look, Market, Outcome, Placed, Plan, Provider,
+    Resolution,
+};
+
+/// The provider.
+#[derive(Debug)]
+pub struct Aws {
+    client: Client,
+    settings: Settings,
+}
+
+impl Aws {
+    /// A provider over a client.
+    pub const fn new(client: Client, settings: Settings) -> Self {
+        Self { client, settings }
+    }
+}
+
+impl Provider for Aws {
+    type Shard = ServiceKey;
+    type Observed = Observed;
+    type Step = AwsStep;
+
+    fn name(&self) -> &'static str {
+        "aws"
+    }
+
+    fn shards(&self, service: &ServiceKey) -> Vec<ServiceKey> {
+        vec![service.clone()]
+    }
+
+    fn services(&self, shard: &ServiceKey) -> Vec<ServiceKey> {
+        vec![shard.clone()]
+    }
+
+    fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution {
+        resolve::resolve(&self.settings, service, last_good)
+    }
+
+    fn place(
+        &self,
+        _service: &ServiceSpec,
+        _spec: &LoadBalancerSpec,
+        _market: &Market,
+        _book: &mut AddressBook,
+    ) -> Placed {
+        Placed {
+            giver: Giver::Cloud,
+            ..Placed::default()
+        }
+    }
+
+    fn restore(&self, _found: Found<'_>, _book: &mut AddressBook) -> Result<(), Holder> {
+        // Addresses are the cloud's.
+        Ok(())
+    }
+
+    fn pool_statuses(
+        &self,
+        _pools: &[AddressPool],
+        _book: &AddressBook,
+    ) -> BTreeMap<String, AddressPoolStatus> {
+        BTreeMap::new()
+    }
+
+    async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {
+        Box::pin(self.client.inventory()).await
+    }
+
+    async fn observe(
+        &self,
+        shard: &ServiceKey,
+        _look: Look<'_, Observed>,
+    ) -> Result<Observed, CloudError> {
+        // How deep a look goes is the store's to know: it reads what it lacks.
+        Box::pin(self.client.observe(shard)).await
+    }
+
+    fn target_addresses(&self, seen: &Observed) -> BTreeSet<IpAddr> {
+        seen.target_addresses()
+    }
+
+    fn plan(
+        &self,
+        shard: &ServiceKey,
+        intents: &[Intent],
+        seen: &Observed,
+        now: Time,
+    ) -> Plan<AwsStep> {
+        plan::plan(&self.settings, shard, intents.first(), seen, now)
+    }
+
+    async fn execute(&self, step: &AwsStep, fence: &Fence) -> Result<Effect, CloudError> {
+        Box::pin(self.client.execute(step, fence)).await
+    }
+
+    fn next_look(
+        &self,
+        _shard: &ServiceKey,
+        intents: &[Intent],
+        seen: &Observed,
+        now: Time,
+    ) -> Option<Time> {
+        wanted::next_look(&self.settings, intents, seen, now)
+    }
+
+    fn outcome(&self, intent: &Intent, seen: &Observed, now: Time) -> Outcome {
+        outcome::outcome(&self.settings, intent, seen, now)
+    }
+
+    fn left_of(&self, _service: &ServiceKey, seen: &Observed) -> BTreeSet<ServiceUid> {
+        let balancers = seen.balancers.iter().filter_map(Tagged::uid);
+        let groups = seen.groups.iter().filter_map(Tagged::uid);
+        let security = seen.security_groups.iter().filter_map(Tagged::uid);
+        balancers.chain(groups).chain(security).collect()
+    }
+
+    fn listed(&self, intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed> {
+        listed::listed(intent, seen, now)
+    }
+}

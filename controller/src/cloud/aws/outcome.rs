@@ -1,0 +1,184 @@
+//! What to say about a Service, read off the last observation. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onehop_core::id::Protocol;
+use onehop_core::time::Time;
+
+use super::model::{Balancer, BalancerState, HealthState, Observed, Tagged};
+use super::settings::Settings;
+use super::stack::Stack;
+use super::wanted::{
+    balancer_of, balancers, cloud_state, current_group, decide, floor, groups_of, stack, usable,
+};
+use crate::plan::membership::{Action, CloudState, MassRemoval};
+use crate::plan::{HostName, Intent, Notice, Outcome, PortCount, Programmed};
+
+/// State, name, ids and counts.
+pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now: Time) -> Outcome {
+    let built = stack(settings, intent, seen);
+    let mut resources = Vec::new();
+    for balancer in balancers(intent, seen) {
+        resources.push(("loadBalancer", balancer.arn.clone(), balancer.generation()));
+    }
+    let mut mass_removal: Option<MassRemoval> = None;
+    let mut ports = BTreeMap::new();
+    for port in &intent.spec.ports {
+        let mut count = PortCount::default();
+        for group in groups_of(intent, port.port, seen) {
+            resources.push(("targetGroup", group.arn.clone(), group.generation()));
+            let decision = decide(intent, group, now);
+            if group.retired().is_none() {
+                count.held += amount(decision.with(Action::Hold).count());
+                mass_removal = mass_removal.or(decision.mass_removal);
+            }
+            for (_, health) in group.targets.iter().flatten() {
+                tally(&mut count, cloud_state(health));
+            }
+        }
+        ports.insert(port.key(), count);
+    }
+    let groups = seen.security_groups.iter();
+    resources.extend(groups.map(|group| ("securityGroup", group.id.clone(), 1)));
+    let mut notices = Vec::new();
+    let programmed = match &built {
+        Ok(stack) => {
+            notices.extend(stack.notices.iter().cloned());
+            programmed(intent, stack, seen)
+        }
+        Err(refusals) => {
+            notices.extend(refusals.iter().map(|refusal| Notice {
+                reason: refusal.reason,
+                message: refusal.message.clone(),
+                degrades: true,
+            }));
+            let all: Vec<_> = refusals.iter().map(|r| r.message.as_str()).collect();
+            Programmed::Waiting(all.join("; "))
+        }
+    };
+    Outcome {
+        programmed,
+        addresses: Vec::new(),
+        host: serving(intent, built.as_ref().ok(), seen).map(|balancer| host(intent, balancer)),
+        notices,
+        resources,
+        ports,
+        mass_removal,
+    }
+}
+
+/// The load balancer whose name is published: the wanted one, unless it replaces another that serves while
+/// it is not ready (AWS-630, AWS-801).
+pub(super) fn serving<'a>(
+    intent: &Intent,
+    stack: Option<&Stack>,
+    seen: &'a Observed,
+) -> Option<&'a Balancer> {
+    let all = balancers(intent, seen);
+    let Some(stack) = stack else {
+        return all.into_iter().find(|b| b.retired().is_none());
+    };
+    let new = balancer_of(intent, stack.balancer.scheme, seen);
+    let old = all
+        .into_iter()
+        .find(|b| b.retired().is_none() && new.is_none_or(|n| n.arn != b.arn));
+    match (new, old) {
+        (Some(new), Some(_)) if is_ready(intent, stack, new, seen) => Some(new),
+        (_, Some(old)) => Some(old),
+        (new, None) => new,
+    }
+}
+
+/// Whether a load balancer can take over: active, every listener pointing at a group of which enough is
+/// healthy.
+pub(super) fn is_ready(
+    intent: &Intent,
+    stack: &Stack,
+    balancer: &Balancer,
+    seen: &Observed,
+) -> bool {
+    let active = matches!(
+        balancer.state,
+        BalancerState::Active | BalancerState::Impaired
+    );
+    let Some(listeners) = &balancer.listeners else {
+        return false;
+    };
+    active
+        && stack.listeners.iter().all(|(listener, spec)| {
+            let Some(group) = current_group(intent, spec, Some(balancer), seen) else {
+                return false;
+            };
+            let there = listeners.get(&listener.port);
+            there.is_some_and(|l| l.groups.contains_key(&group.arn))
+                && usable(group) >= floor(intent, group)
+        })
+}
+
+/// AWS-800: in lower case, with the ports.
+fn host(intent: &Intent, balancer: &Balancer) -> HostName {
+    let ports = intent.spec.ports.iter();
+    let ports: BTreeSet<(u16, Protocol)> = ports.map(|port| (port.port, port.protocol)).collect();
+    HostName {
+        name: balancer.dns.to_ascii_lowercase(),
+        ports,
+    }
+}
+
+fn programmed(intent: &Intent, stack: &Stack, seen: &Observed) -> Programmed {
+    let Some(balancer) = balancer_of(intent, stack.balancer.scheme, seen) else {
+        return Programmed::Waiting("the load balancer is not made yet".to_owned());
+    };
+    let name = &balancer.name;
+    match balancer.state {
+        BalancerState::Provisioning => {
+            return Programmed::Waiting(format!("load balancer {name} is provisioning"));
+        }
+        BalancerState::Failed => {
+            return Programmed::Failed(format!("load balancer {name} has failed"));
+        }
+        BalancerState::Active | BalancerState::Impaired => {}
+    }
+    let Some(listeners) = &balancer.listeners else {
+        return Programmed::Waiting(format!(
+            "the listeners of load balancer {name} are not read yet"
+        ));
+    };
+    let missing = stack.listeners.iter().find(|(spec, _)| {
+        listeners
+            .get(&spec.port)
+            .is_none_or(|there| there.protocol != spec.protocol)
+    });
+    match missing {
+        Some((spec, _)) => Programmed::Waiting(format!(
+            "no listener yet for {} {}",
+            spec.protocol, spec.port
+        )),
+        None => Programmed::Yes,
+    }
+}
+
+fn tally(count: &mut PortCount, state: CloudState) {
+    if state == CloudState::Draining {
+        count.draining += 1;
+        return;
+    }
+    count.registered += 1;
+    match state {
+        CloudState::Healthy | CloudState::Unjudged => count.healthy += 1,
+        CloudState::Initial => count.initial += 1,
+        CloudState::Unhealthy | CloudState::Draining => count.unhealthy += 1,
+    }
+}
+
+fn amount(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Whether a state is one that a look soon will find changed.
+pub(super) const fn moves(state: HealthState) -> bool {
+    matches!(
+        state,
+        HealthState::Initial | HealthState::Draining | HealthState::Unused
+    )
+}

@@ -1,0 +1,112 @@
+//! The members of one group: what the policy says, in calls of at most 200 targets (AWS-421, AWS-610).
+
+use super::Planner;
+use crate::cloud::aws::model::{Group, TargetId, TargetType};
+use crate::cloud::aws::stack::GroupSpec;
+use crate::cloud::aws::step::{AwsStep, When};
+use crate::cloud::aws::wanted;
+use crate::plan::Intent;
+use crate::plan::membership::{Action, Decision, Reason, TargetKey};
+
+/// Most targets of one call.
+const AT_ONCE: usize = 200;
+
+impl Planner<'_> {
+    /// Steps for a group that is there.
+    pub(super) fn members(&mut self, intent: &Intent, group: &Group) {
+        let decision = wanted::decide(intent, group, self.now);
+        self.carry_out(
+            intent,
+            &group.name,
+            group.target,
+            &decision,
+            group.registered().count(),
+        );
+        let (_, strangers) = wanted::known_targets(group, &intent.machines);
+        if wanted::port_of(intent, group).is_some() {
+            // Machines that are gone: nothing serves there.
+            let gone: Vec<_> = strangers.into_iter().map(|id| (id, Reason::Gone)).collect();
+            self.deregister(&group.name, gone, When::AtOnce);
+        }
+    }
+
+    /// Steps for a group that this plan makes.
+    pub(super) fn first_members(&mut self, intent: &Intent, spec: &GroupSpec, name: &str) {
+        let decision = wanted::decide_new(intent, spec, self.now);
+        self.carry_out(intent, name, spec.target, &decision, 0);
+    }
+
+    fn carry_out(
+        &mut self,
+        intent: &Intent,
+        group: &str,
+        target: TargetType,
+        decision: &Decision,
+        registered: usize,
+    ) {
+        let id = |key: TargetKey| wanted::target_id(key, target, &intent.machines);
+        let selected = |key: &TargetKey| self.is_selected(intent, target, *key);
+        let all: Vec<(TargetId, Option<String>)> = decision
+            .with(Action::Register)
+            .filter(|(key, _)| selected(key))
+            .filter_map(|(key, _)| Some((id(key)?, self.zone(target, key))))
+            .collect();
+        let room = match self.settings.max_targets {
+            0 => all.len(),
+            most => most.saturating_sub(registered),
+        };
+        let batches: Vec<Vec<_>> = all[..room.min(all.len())]
+            .chunks(AT_ONCE)
+            .map(<[_]>::to_vec)
+            .collect();
+        for targets in batches {
+            let group = group.to_owned();
+            self.steps.push(AwsStep::Register { group, targets });
+        }
+        let out = [
+            (Action::Release, When::AtOnce),
+            (Action::Drain, When::AfterRegister),
+        ];
+        for (action, when) in out {
+            let leaving = decision.with(action);
+            let targets = leaving
+                .filter_map(|(key, reason)| Some((id(key)?, reason)))
+                .collect();
+            self.deregister(group, targets, when);
+        }
+    }
+
+    pub(super) fn deregister(&mut self, group: &str, targets: Vec<(TargetId, Reason)>, when: When) {
+        for targets in targets.chunks(AT_ONCE) {
+            self.steps.push(AwsStep::Deregister {
+                group: group.to_owned(),
+                targets: targets.to_vec(),
+                when,
+            });
+        }
+    }
+
+    /// AWS-080: nodes by their labels.
+    fn is_selected(&self, intent: &Intent, target: TargetType, key: TargetKey) -> bool {
+        let wishes = crate::cloud::aws::annotations::of_options(self.settings, &intent.spec);
+        if target == TargetType::Ip || wishes.node_labels.is_empty() {
+            return true;
+        }
+        let machine = intent.machines.get(&key.address);
+        machine.is_some_and(|machine| {
+            wishes
+                .node_labels
+                .iter()
+                .all(|(k, v)| machine.labels.get(k) == Some(v))
+        })
+    }
+
+    /// AWS-425: an address outside the VPC has no zone of its own.
+    fn zone(&self, target: TargetType, key: TargetKey) -> Option<String> {
+        let cidrs = &self.seen.network.cidrs;
+        let outside = target == TargetType::Ip
+            && !cidrs.is_empty()
+            && !cidrs.iter().any(|range| range.contains(key.address));
+        outside.then(|| "all".to_owned())
+    }
+}

@@ -1,0 +1,104 @@
+use onehop_core::crd::{HealthBy, HealthProtocol};
+
+use super::*;
+use crate::cloud::aws::testkit::{UID_A, annotated, service, settings, tcp, udp};
+
+const TARGET: &str = "aws-load-balancer-nlb-target-type";
+
+fn web() -> ServiceSpec {
+    service(("default", "web"), UID_A, &[(80, 8080, 30080)])
+}
+
+#[test]
+fn aws012_i10_a_typo_keeps_the_last_good_spec_of_the_same_service_only() {
+    let good = resolve(&settings(), &web(), None).spec.unwrap();
+    let typo = annotated(web(), &[("aws-load-balancer-scheme", "publik")]);
+    let resolved = resolve(&settings(), &typo, Some(&good));
+    assert_eq!(resolved.spec.as_ref(), Some(&good), "AWS-012");
+    assert_eq!(resolved.refusals[0].reason, "AnnotationInvalid");
+    let other = LoadBalancerSpec {
+        service_uid: "another".into(),
+        ..good
+    };
+    assert_eq!(resolve(&settings(), &typo, Some(&other)).spec, None);
+}
+
+#[test]
+fn aws087_k51_without_node_ports_pods_are_the_targets_and_a_live_mode_stays() {
+    let mut without = web();
+    without.allocates_node_ports = false;
+    without.ports[0].node_port = None;
+    let resolved = resolve(&settings(), &without, None).spec.unwrap();
+    assert_eq!(resolved.ports[0].mode, TargetMode::Pod, "AWS-087, K-51");
+    assert_eq!(
+        resolve(&settings(), &web(), None).spec.unwrap().ports[0].mode,
+        TargetMode::Node
+    );
+}
+
+#[test]
+fn aws088_membership_is_ours_for_our_class_and_the_peers_for_its_own() {
+    let policy = |service: &ServiceSpec| {
+        resolve(&settings(), service, None)
+            .spec
+            .unwrap()
+            .membership
+            .policy
+    };
+    assert_eq!(policy(&web()), MembershipPolicy::Compat, "AWS-088, K-31");
+    let mut own = web();
+    own.class = Some("onehop.dev/aws".to_owned());
+    assert_eq!(policy(&own), MembershipPolicy::ZeroDrop, "AWS-088, K-30");
+    let said = annotated(web(), &[("onehop.dev/membership", "zero-drop")]);
+    assert_eq!(policy(&said), MembershipPolicy::ZeroDrop, "AWS-088, K-32");
+}
+
+#[test]
+fn aws771_which_address_targets_see() {
+    let mode = |service: &ServiceSpec| {
+        resolve(&settings(), service, None).spec.unwrap().ports[0].client_ip
+    };
+    assert_eq!(mode(&web()), ClientIp::Preserve, "instance targets");
+    let ip = annotated(web(), &[(TARGET, "ip")]);
+    assert_eq!(mode(&ip), ClientIp::Snat, "ip targets of TCP");
+    let key = "aws-load-balancer-target-group-attributes";
+    let kept = annotated(ip.clone(), &[(key, "preserve_client_ip.enabled=true")]);
+    assert_eq!(mode(&kept), ClientIp::Preserve);
+    let proxied = annotated(ip.clone(), &[("aws-load-balancer-proxy-protocol", "*")]);
+    assert_eq!(mode(&proxied), ClientIp::ProxyProtocol);
+    let mut of_udp = ip;
+    of_udp.ports = vec![udp(53, 53, 0)];
+    assert_eq!(mode(&of_udp), ClientIp::Preserve, "UDP, always");
+}
+
+#[test]
+fn aws075_a_check_port_by_name() {
+    let key = "aws-load-balancer-healthcheck-port";
+    let mut two = web();
+    two.ports.push(tcp(81, 9090, 30081));
+    let port = |service: &ServiceSpec| {
+        resolve(&settings(), service, None)
+            .spec
+            .map(|s| s.ports[0].health.clone().unwrap().port)
+    };
+    let named = annotated(two, &[(key, "p81")]);
+    assert_eq!(port(&named), Some(Some(30081)), "AWS-075: the node port");
+    let ip = annotated(named.clone(), &[(TARGET, "ip")]);
+    assert_eq!(port(&ip), Some(Some(9090)), "AWS-075: the target port");
+    let unknown = annotated(named, &[(key, "nobody")]);
+    assert_eq!(port(&unknown), None, "AWS-075");
+}
+
+#[test]
+fn aws090_udp_of_the_peers_class_keeps_its_check() {
+    let mut of_udp = web();
+    of_udp.ports = vec![udp(53, 53, 30053)];
+    let check = resolve(&settings(), &of_udp, None).spec.unwrap().ports[0]
+        .health
+        .clone()
+        .unwrap();
+    assert_eq!(
+        (check.by, check.protocol, check.port),
+        (HealthBy::Traffic, HealthProtocol::Tcp, None)
+    );
+}

@@ -1,0 +1,147 @@
+//! What the AWS provider knows beside Services and observations: flags, resolved. Read by every pure module.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use onehop_core::crd::{Scheme, TargetMode};
+use onehop_core::id::InstallId;
+
+use crate::cloud::local::resolve::NodeProxy;
+
+/// Class of our own.
+pub const OWN_CLASS: &str = "onehop.dev/aws";
+
+/// Settings.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This install.
+    pub install: InstallId,
+    /// The cluster's name, as in its subnets' tags.
+    pub cluster: String,
+    /// Who forwards on the nodes.
+    pub proxy: NodeProxy,
+    /// Scheme where nothing says (AWS-043).
+    pub scheme: Scheme,
+    /// Mode where nothing says (AWS-087).
+    pub mode: TargetMode,
+    /// Tags on everything that we make (AWS-056).
+    pub default_tags: BTreeMap<String, String>,
+    /// Keys of tags that belong to others.
+    pub external_tags: BTreeSet<String>,
+    /// Policy of TLS listeners (AWS-066).
+    pub ssl_policy: String,
+    /// The security group that targets know the load balancers by (AWS-330).
+    pub backend: BackendGroup,
+    /// Whether custom security groups get rules on targets (AWS-058).
+    pub manage_backend_rules: bool,
+    /// Whether rules on targets name ports (AWS-322).
+    pub rules: RulePorts,
+    /// Gates of the peer that we understand (AWS-822).
+    pub gates: Gates,
+    /// How long a group serves on after a listener was switched away from it (AWS-622).
+    pub switch_tail: Duration,
+    /// How long a replaced load balancer serves on (AWS-630).
+    pub dns_grace: Duration,
+    /// Most targets of one group; 0 for no limit (AWS-433).
+    pub max_targets: usize,
+}
+
+/// The shared backend security group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackendGroup {
+    /// None.
+    Off,
+    /// We make one.
+    Ours,
+    /// This one.
+    Given(String),
+}
+
+/// Ports in the rules on targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RulePorts {
+    /// The very ports.
+    Exact,
+    /// All of them (`disable-restricted-sg-rules`).
+    All,
+}
+
+/// A gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// On.
+    On,
+    /// Off.
+    Off,
+}
+
+impl Gate {
+    /// Whether it is on.
+    pub const fn is_on(self) -> bool {
+        matches!(self, Self::On)
+    }
+}
+
+/// Feature gates with the peer's names and defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gates {
+    /// `EnableIPTargetType`.
+    pub ip_targets: Gate,
+    /// `NLBSecurityGroup`.
+    pub security_groups: Gate,
+    /// `EnableTCPUDPListener`.
+    pub tcp_udp: Gate,
+    /// `EnableDefaultTagsLowPriority`.
+    pub default_tags_low: Gate,
+}
+
+impl Default for Gates {
+    fn default() -> Self {
+        Self {
+            ip_targets: Gate::On,
+            security_groups: Gate::On,
+            tcp_udp: Gate::Off,
+            default_tags_low: Gate::Off,
+        }
+    }
+}
+
+impl Settings {
+    /// Settings with every default.
+    pub fn new(install: InstallId, cluster: impl Into<String>) -> Self {
+        Self {
+            install,
+            cluster: cluster.into(),
+            proxy: NodeProxy::Beside,
+            scheme: Scheme::Internal,
+            mode: TargetMode::Node,
+            default_tags: BTreeMap::new(),
+            external_tags: BTreeSet::new(),
+            ssl_policy: "ELBSecurityPolicy-2016-08".to_owned(),
+            backend: BackendGroup::Ours,
+            manage_backend_rules: false,
+            rules: RulePorts::Exact,
+            gates: Gates::default(),
+            switch_tail: Duration::from_mins(2),
+            dns_grace: Duration::from_mins(15),
+            max_targets: 0,
+        }
+    }
+
+    /// Whose rules a Service of this class follows.
+    pub fn flavour(class: Option<&str>) -> Flavour {
+        match class {
+            Some(class) if class.starts_with("onehop.dev/") => Flavour::Own,
+            _ => Flavour::Peer,
+        }
+    }
+}
+
+/// Whose names, defaults and checks a Service gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// Ours.
+    Own,
+    /// Those of aws-load-balancer-controller, exactly: its class, and Services without one.
+    Peer,
+}

@@ -1,0 +1,303 @@
+//! Which of the observed objects are what a stack asks for, and what the membership policy says of a group
+//! that exists. Pure; used by the planner, by what is said about a Service, and to know when to look.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use onehop_core::crd::{HealthBy, MembershipPolicy, Scheme, TargetMode};
+use onehop_core::id::PortKey;
+use onehop_core::time::Time;
+
+use super::model::{
+    Balancer, BalancerState, Group, HealthState, Observed, Tagged, TargetHealth, TargetId,
+    TargetType,
+};
+use super::names;
+use super::settings::Settings;
+use super::stack::{self, GroupSpec, Live, Stack};
+use crate::plan::membership::{
+    self, Action, CloudState, Decision, Kind, Policy, Readiness, TargetKey,
+};
+use crate::plan::{Intent, Machine, Refusal};
+
+/// Between two looks at targets that are about to change (AWS-510).
+const POLL: Duration = Duration::from_secs(5);
+/// Between two looks at targets at rest (AWS-423).
+pub(super) const RESYNC: Duration = Duration::from_mins(1);
+/// Share of a group that may leave for no known reason without a second look (AWS-641).
+const MASS_PERCENT: u8 = 50;
+
+/// The Service's load balancers, the newest first.
+pub(super) fn balancers<'a>(intent: &Intent, seen: &'a Observed) -> Vec<&'a Balancer> {
+    let own = |b: &&Balancer| {
+        b.uid().as_ref() == Some(&intent.uid) && b.resource() == names::LOAD_BALANCER
+    };
+    let mut all: Vec<_> = seen.balancers.iter().filter(own).collect();
+    all.sort_by(|a, b| (b.generation(), &a.arn).cmp(&(a.generation(), &b.arn)));
+    all
+}
+
+/// The load balancer that lives: the newest that is not replaced.
+pub(super) fn live<'a>(intent: &Intent, seen: &'a Observed) -> Option<&'a Balancer> {
+    balancers(intent, seen)
+        .into_iter()
+        .find(|b| b.retired().is_none())
+}
+
+/// The load balancer of this scheme, if there is one: scheme is one of two causes of a replacement
+/// (AWS-118).
+pub(super) fn balancer_of<'a>(
+    intent: &Intent,
+    scheme: Scheme,
+    seen: &'a Observed,
+) -> Option<&'a Balancer> {
+    let of = balancers(intent, seen)
+        .into_iter()
+        .filter(|b| b.scheme == scheme);
+    of.max_by_key(|b| (b.retired().is_none(), b.generation()))
+}
+
+/// What AWS should have.
+pub(super) fn stack(
+    settings: &Settings,
+    intent: &Intent,
+    seen: &Observed,
+) -> Result<Stack, Vec<Refusal>> {
+    let live = Live {
+        balancer: live(intent, seen),
+    };
+    stack::build(settings, intent, &seen.network, live)
+}
+
+/// All groups of a port number of this Service.
+pub(super) fn groups_of<'a>(
+    intent: &Intent,
+    service_port: u16,
+    seen: &'a Observed,
+) -> impl Iterator<Item = &'a Group> {
+    let uid = intent.uid.clone();
+    seen.groups
+        .iter()
+        .filter(move |g| g.uid().as_ref() == Some(&uid) && g.service_port() == Some(service_port))
+}
+
+/// The group that a listener should use: the newest of the wanted kind that is not on its way out and
+/// is used by no other load balancer (AWS-604, AWS-756).
+pub(super) fn current_group<'a>(
+    intent: &Intent,
+    spec: &GroupSpec,
+    balancer: Option<&Balancer>,
+    seen: &'a Observed,
+) -> Option<&'a Group> {
+    let free = |group: &Group| {
+        group.used_by.is_empty()
+            || balancer.is_some_and(|balancer| group.used_by.contains(&balancer.arn))
+    };
+    groups_of(intent, spec.service_port, seen)
+        .filter(|group| group.retired().is_none() && same_kind(group, spec) && free(group))
+        .max_by_key(|group| group.generation())
+}
+
+/// AWS-604: only type, protocol, family or check make another group.
+fn same_kind(group: &Group, spec: &GroupSpec) -> bool {
+    (group.target, group.protocol, group.ip_type) == (spec.target, spec.protocol, spec.ip_type)
+        && group.check.same_kind(&spec.check)
+}
+
+/// Ports whose members a group has: those of its number, or, while it is replaced, what is left of them.
+pub(super) fn port_of(intent: &Intent, group: &Group) -> Option<PortKey> {
+    let number = group.service_port()?;
+    let port = intent.spec.ports.iter().find(|port| port.port == number)?;
+    Some(port.key()).filter(|key| intent.members.contains_key(key))
+}
+
+/// The mode that a group's targets have.
+pub(super) const fn mode_of(target: TargetType) -> TargetMode {
+    match target {
+        TargetType::Instance => TargetMode::Node,
+        TargetType::Ip => TargetMode::Pod,
+    }
+}
+
+/// The id under which the cloud knows a target; none for a node without one (AWS-403).
+pub(super) fn target_id(
+    key: TargetKey,
+    target: TargetType,
+    machines: &BTreeMap<IpAddr, Machine>,
+) -> Option<TargetId> {
+    let id = match target {
+        TargetType::Ip => key.address.to_string(),
+        TargetType::Instance => instance_id(&machines.get(&key.address)?.provider_id)?.to_owned(),
+    };
+    Some(TargetId { id, port: key.port })
+}
+
+/// `aws:///<zone>/i-…`; nothing for another cloud's id or a hybrid node's.
+pub(super) fn instance_id(provider_id: &str) -> Option<&str> {
+    let rest = provider_id.strip_prefix("aws://")?;
+    rest.rsplit('/').next().filter(|id| id.starts_with("i-"))
+}
+
+/// Targets of a group in the policy's words; and those that nobody knows: machines that are gone.
+pub(super) fn known_targets(
+    group: &Group,
+    machines: &BTreeMap<IpAddr, Machine>,
+) -> (BTreeMap<TargetKey, CloudState>, Vec<TargetId>) {
+    let by_id: BTreeMap<&str, IpAddr> = machines
+        .iter()
+        .filter_map(|(address, machine)| Some((instance_id(&machine.provider_id)?, *address)))
+        .collect();
+    let (mut known, mut strangers) = (BTreeMap::new(), Vec::new());
+    for (target, health) in group.targets.iter().flatten() {
+        let address = match group.target {
+            TargetType::Ip => target.id.parse().ok(),
+            TargetType::Instance => by_id.get(target.id.as_str()).copied(),
+        };
+        match address {
+            Some(address) => {
+                let key = TargetKey {
+                    address,
+                    port: target.port,
+                };
+                known.insert(key, cloud_state(health));
+            }
+            None if health.state != HealthState::Draining => strangers.push(target.clone()),
+            None => {}
+        }
+    }
+    (known, strangers)
+}
+
+/// A state in the policy's words (AWS-434, AWS-770).
+pub(super) fn cloud_state(health: &TargetHealth) -> CloudState {
+    match health.state {
+        HealthState::Initial => CloudState::Initial,
+        HealthState::Healthy => CloudState::Healthy,
+        HealthState::Draining => CloudState::Draining,
+        HealthState::Unavailable => CloudState::Unjudged,
+        // No listener uses the group: nobody has looked at the target yet.
+        HealthState::Unused if health.reason == "Target.NotInUse" => CloudState::Initial,
+        HealthState::Unhealthy | HealthState::UnhealthyDraining | HealthState::Unused => {
+            CloudState::Unhealthy
+        }
+    }
+}
+
+/// The membership policy's answer for a group that exists. A group whose port is gone keeps its targets: it
+/// takes the flows that are under way until it goes as a whole.
+pub(super) fn decide(intent: &Intent, group: &Group, now: Time) -> Decision {
+    // A group whose targets were never read is not decided about (I1).
+    let (Some(port), Some(_)) = (port_of(intent, group), &group.targets) else {
+        return Decision::default();
+    };
+    let mode = mode_of(group.target);
+    let (known, _) = known_targets(group, &intent.machines);
+    let members = intent.explained(&port, mode, known.keys());
+    let policy = policy(intent, &port, mode);
+    membership::decide(&policy, &members, &known, intent.view, now)
+}
+
+/// The policy's answer for a group that is yet to be made.
+pub(super) fn decide_new(intent: &Intent, spec: &GroupSpec, now: Time) -> Decision {
+    let Some(port) = spec.ports.first() else {
+        return Decision::default();
+    };
+    let members = intent.explained(port, spec.mode, []);
+    let policy = policy(intent, port, spec.mode);
+    membership::decide(&policy, &members, &BTreeMap::new(), intent.view, now)
+}
+
+/// The policy's numbers.
+pub(super) fn policy(intent: &Intent, port: &PortKey, mode: TargetMode) -> Policy {
+    let wishes = &intent.spec.membership;
+    let mut ports = intent.spec.ports.iter();
+    let health = ports
+        .find(|p| p.key() == *port)
+        .and_then(|p| p.health.as_ref());
+    Policy {
+        kind: match wishes.policy {
+            MembershipPolicy::Compat => Kind::Compat,
+            MembershipPolicy::ZeroDrop | MembershipPolicy::Unknown => Kind::ZeroDrop,
+        },
+        floor_percent: u8::try_from(wishes.floor_percent).unwrap_or(100),
+        hold_max: Duration::from_secs(u64::from(wishes.hold_max_seconds)),
+        // K-30: a check that is not answered by the target itself says nothing of its readiness.
+        readiness: match health.map(|h| h.by) {
+            Some(HealthBy::Custom) | None if mode == TargetMode::Pod => Readiness::ByMembership,
+            _ => Readiness::ByHealth,
+        },
+        mass_percent: MASS_PERCENT,
+        at_most_healthy: intent.members(port, mode).and_then(|m| m.at_most_healthy),
+    }
+}
+
+/// How many targets of a group take new flows, as far as the cloud tells.
+pub(super) fn usable(group: &Group) -> usize {
+    let states = group.targets.iter().flatten();
+    states
+        .filter(|(_, health)| cloud_state(health).usable())
+        .count()
+}
+
+/// How many have to before a group may take over (AWS-620): the policy's floor of those that are ready.
+pub(super) fn floor(intent: &Intent, group: &Group) -> usize {
+    let Some(port) = port_of(intent, group) else {
+        return 0;
+    };
+    let mode = mode_of(group.target);
+    let desired = intent.members(&port, mode).map_or(0, |m| {
+        let ready = m
+            .list
+            .iter()
+            .filter(|m| m.state == membership::State::Ready)
+            .count();
+        m.at_most_healthy.map_or(ready, |most| ready.min(most))
+    });
+    if desired == 0 {
+        0
+    } else {
+        policy(intent, &port, mode).floor(desired)
+    }
+}
+
+/// When to look again although nothing has happened.
+pub(super) fn next_look(
+    settings: &Settings,
+    intents: &[Intent],
+    seen: &Observed,
+    now: Time,
+) -> Option<Time> {
+    let mut looks: Vec<Time> = Vec::new();
+    for group in &seen.groups {
+        for (_, health) in group.targets.iter().flatten() {
+            looks.extend(match health.state {
+                HealthState::Initial => Some(now + POLL),
+                HealthState::Unused if seen.is_attached(group) => Some(now + POLL),
+                HealthState::Draining if group.retired().is_some() => Some(now + POLL),
+                _ => None,
+            });
+        }
+        let tail = group.retired().map(|since| since + settings.switch_tail);
+        looks.extend(tail.map(|at| at.max(now + POLL)));
+    }
+    for balancer in &seen.balancers {
+        if balancer.state == BalancerState::Provisioning {
+            looks.push(now + POLL);
+        }
+        let grace = balancer.retired().map(|since| since + settings.dns_grace);
+        looks.extend(grace.map(|at| at.max(now + POLL)));
+    }
+    for intent in intents {
+        let own = |g: &&Group| g.uid().as_ref() == Some(&intent.uid) && g.retired().is_none();
+        for group in seen.groups.iter().filter(own) {
+            let decision = decide(intent, group, now);
+            looks.extend(decision.next_look);
+            if decision.with(Action::Hold).next().is_some() {
+                looks.push(now + POLL);
+            }
+        }
+        looks.push(now + RESYNC);
+    }
+    looks.into_iter().min()
+}

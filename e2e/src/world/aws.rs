@@ -1,0 +1,115 @@
+//! A world on AWS's APIs: the account that the fake cloud shows, and how nodes are machines of it.
+
+use super::World;
+use crate::controlplane::ControlPlane;
+use anyhow::{Context, Result};
+use e2e_cloud::{
+    Cloud,
+    aws::{Aws, Machine, Setup, SubnetSetup},
+};
+use e2e_fabric::Fabric;
+use e2e_kubelet::Kubelet;
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use std::net::Ipv4Addr;
+
+/// Access key of the controller, and its secret.
+pub(super) const KEY: (&str, &str) = ("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY");
+/// The region.
+pub(super) const REGION: &str = "eu-central-1";
+/// The VPC.
+pub(super) const VPC: &str = "vpc-0e2e";
+/// The cluster's name.
+pub(super) const CLUSTER: &str = "e2e";
+/// Where load balancers get their addresses, apart from those of address pools.
+const ADDRESSES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(198, 51, 100, 128), 25);
+/// The network of nodes and load balancer nodes.
+const NODES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 16);
+
+/// The account, without machines yet.
+pub(super) fn account(cloud: Cloud, zones: &[&str]) -> Aws {
+    let tag = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let subnet = |(index, zone): (usize, &&str)| SubnetSetup {
+        id: format!("subnet-{index:04x}"),
+        zone: (*zone).to_owned(),
+        // Load balancer nodes of all zones share one range of the fabric.
+        range: Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 9, 0), 24),
+        tags: [
+            tag("kubernetes.io/role/elb", "1"),
+            tag("kubernetes.io/role/internal-elb", "1"),
+        ]
+        .into(),
+    };
+    let of_nodes = [tag(&format!("kubernetes.io/cluster/{CLUSTER}"), "owned")];
+    let setup = Setup {
+        region: REGION.to_owned(),
+        keys: [tag(KEY.0, KEY.1)].into(),
+        vpc: VPC.to_owned(),
+        ranges: vec![NODES.into(), Fabric::CLUSTER_CIDR.into()],
+        subnets: zones.iter().enumerate().map(subnet).collect(),
+        machines: Vec::new(),
+        security_groups: [("sg-0000nodes".to_owned(), of_nodes.into())].into(),
+        addresses: ADDRESSES,
+    };
+    Aws::new(cloud, setup)
+}
+
+/// Makes each node a machine, as a cloud controller manager tells the API server.
+pub(super) async fn machines(
+    aws: &Aws,
+    plane: &ControlPlane,
+    kubelets: &[Kubelet],
+    zones: &[&str],
+) -> Result<()> {
+    let nodes: Api<Node> = Api::all(plane.client());
+    for (index, (kubelet, zone)) in kubelets.iter().zip(zones.iter().cycle()).enumerate() {
+        let id = format!("i-{index:017x}");
+        aws.add_machine(Machine {
+            id: id.clone(),
+            address: kubelet.node().address().into(),
+            zone: (*zone).to_owned(),
+        });
+        let patch = json!({ "spec": { "providerID": format!("aws:///{zone}/{id}") } });
+        let name = kubelet.node().name();
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let patched = nodes.patch(name, &params, &patch).await;
+        patched.with_context(|| format!("tell the machine of node {name}"))?;
+    }
+    Ok(())
+}
+
+impl World {
+    /// AWS, in a world on it.
+    pub fn aws(&self) -> Result<&Aws> {
+        self.local.aws.as_ref().context("this world is not on AWS")
+    }
+
+    /// The host name that a Service has got, once it has one.
+    pub async fn lb_host(&self, name: &str) -> Result<String> {
+        let services: Api<Service> = Api::namespaced(self.kube(), "default");
+        let what = format!("Service {name} gets a host name");
+        super::eventually(
+            &self.clock,
+            &what,
+            std::time::Duration::from_secs(30),
+            async || {
+                let service = services.get(name).await.map_err(|e| e.to_string())?;
+                let ingress = service
+                    .status
+                    .and_then(|s| s.load_balancer)
+                    .and_then(|l| l.ingress);
+                let host = ingress
+                    .iter()
+                    .flatten()
+                    .find_map(|entry| entry.hostname.clone());
+                host.ok_or_else(|| format!("ingress {ingress:?}"))
+            },
+        )
+        .await
+    }
+}
