@@ -228,9 +228,12 @@ fn s27_the_primary_address_of_a_node_is_its_first_internal_one() {
 #[test]
 fn s42_only_what_concerns_us_makes_a_nodes_view_differ() {
     let before = node_view(node(json!({ "topology.kubernetes.io/zone": "a" })));
-    let mut heartbeat = node(json!({ "topology.kubernetes.io/zone": "a", "pool": "blue" }));
+    let mut heartbeat = node(json!({ "topology.kubernetes.io/zone": "a" }));
     heartbeat["status"]["conditions"][0]["lastHeartbeatTime"] = json!("2026-01-01T00:00:10Z");
     assert_eq!(node_view(heartbeat), before);
+    // Labels do: clouds choose nodes by them.
+    let labelled = node(json!({ "topology.kubernetes.io/zone": "a", "pool": "blue" }));
+    assert_ne!(node_view(labelled), before);
     assert_ne!(
         node_view(node(json!({ "topology.kubernetes.io/zone": "b" }))),
         before
