@@ -353,7 +353,7 @@ impl App {
     }
 
     fn standby(&mut self) {
-        tracing::info!("another agent holds the tables; in standby");
+        tracing::info!("another agent has this node's tables: in standby until it ends");
         self.set_ready(Readiness::Standby);
         self.work = Work::Unread;
         self.retry_at = Some(self.clock.now() + PAUSE);

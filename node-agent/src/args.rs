@@ -59,7 +59,13 @@ pub enum Command {
 /// Service proxy, target guard and health answers of one node.
 #[derive(Debug, Clone, Parser)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
-#[command(name = "onehop-node-agent", version, about)]
+#[command(
+    name = "onehop-node-agent",
+    version,
+    about,
+    after_help = "Exit status: 0 stopped by SIGTERM or SIGINT (rules stay in place), 1 it could not go on and a restart may \
+                  help, 2 wrong flags, 3 the node lacks a privilege or a part of the kernel."
+)]
 pub struct Args {
     /// Another job than running the agent.
     #[command(subcommand)]

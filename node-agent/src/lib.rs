@@ -22,6 +22,7 @@ pub mod notify;
 pub mod planner;
 pub mod ready;
 pub mod run;
+pub mod startup;
 pub mod state;
 pub mod sys;
 pub mod table;

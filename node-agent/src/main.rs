@@ -10,6 +10,7 @@ use onehop_node_agent::commit::{self, Features, Kernel};
 use onehop_node_agent::guard::uplinks::{self, Keeper};
 use onehop_node_agent::ready;
 use onehop_node_agent::run::{Parts, run};
+use onehop_node_agent::startup::{self, Missing};
 use onehop_node_agent::table::layout::Options;
 use onehop_runtime::client;
 use onehop_runtime::clock::Clock;
@@ -29,10 +30,10 @@ fn main() -> ExitCode {
         // Also without a log, so that `kubectl logs` shows why the process did not start.
         eprintln!("onehop-node-agent: {}", log::Chain(error.as_ref()));
     }
-    if result.is_ok() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Missing>() => ExitCode::from(startup::EXIT),
+        Err(_) => ExitCode::FAILURE,
     }
 }
 
@@ -108,11 +109,8 @@ fn open(config: &Config, clock: Clock) -> anyhow::Result<Kernel> {
         service_cidrs: Vec::new(),
     };
     // Sockets open without any privilege; only a question shows whether the kernel answers.
-    let probe = || Ok::<_, anyhow::Error>(Socket::open()?.tables()?);
-    probe().context(
-        "cannot use nftables by netlink: the agent needs CAP_NET_ADMIN in the node's network namespace \
-         (hostNetwork: true and securityContext.capabilities.add: [NET_ADMIN]) and a kernel with nf_tables",
-    )?;
+    let mut socket = Socket::open().map_err(|error| startup::no_socket(&error))?;
+    startup::check(&mut socket, &options)?;
     Kernel::open(&options, Features::detect(), Box::new(move || clock.now()))
         .context("open the netlink socket of the tables")
 }

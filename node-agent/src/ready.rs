@@ -7,6 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream};
 use std::time::Duration;
 
+use onehop_runtime::backoff::Backoff;
 use onehop_runtime::clock::Clock;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
@@ -47,6 +48,27 @@ pub fn listen(name: &str) -> io::Result<UnixListener> {
     let listener = StdListener::bind_addr(&address(name)?)?;
     listener.set_nonblocking(true)?;
     UnixListener::from_std(listener)
+}
+
+/// Answers on a socket that another process has, once that process is gone: an update runs two agents on a node for a
+/// while (K-55), and the newer one must not end because of it.
+pub async fn serve_when_free(
+    name: String,
+    state: watch::Receiver<Readiness>,
+    clock: Clock,
+    mut backoff: Backoff,
+) {
+    tracing::warn!(
+        "another process answers on the readiness socket {name}; until it ends, `ready` asks that one: give each agent its \
+         own by --ready-socket"
+    );
+    loop {
+        clock.sleep(backoff.next_delay()).await;
+        match listen(&name) {
+            Ok(listener) => return serve(listener, state, clock).await,
+            Err(error) => tracing::debug!(%error, name, "the readiness socket is not free yet"),
+        }
+    }
 }
 
 /// Answers everybody who connects with one word.

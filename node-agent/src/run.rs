@@ -9,8 +9,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 
+use anyhow::Context;
 use kube::Client;
-use onehop_runtime::backoff::Policy;
+use onehop_runtime::backoff::{Backoff, Policy};
 use onehop_runtime::clock::Clock;
 use onehop_runtime::events::{Publisher, Reporter};
 use onehop_runtime::watch::WatchMetrics;
@@ -123,8 +124,8 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         tasks.spawn(serve(port, fatal.clone()));
     }
     let (ready, readiness) = watch::channel(Readiness::Starting);
-    let listener = ready::listen(&config.ready_socket)?;
-    tasks.spawn(ready::serve(listener, readiness, clock));
+    let backoff = Policy::BIND.start(&mut rng);
+    answer_readiness(&config, readiness, (clock, backoff), &mut tasks)?;
 
     let ownership = Ownership {
         mode: config.mode,
@@ -174,6 +175,29 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         stop,
     };
     drive(app, inlets, uplinks, clock).await
+}
+
+/// Answers the exec probe; on a socket that another agent still has, once it is free (K-55).
+fn answer_readiness(
+    config: &Config,
+    readiness: watch::Receiver<Readiness>,
+    (clock, backoff): (Clock, Backoff),
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<()> {
+    let socket = &config.ready_socket;
+    match ready::listen(socket) {
+        Ok(listener) => {
+            tasks.spawn(ready::serve(listener, readiness, clock));
+        }
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let later = ready::serve_when_free(socket.clone(), readiness, clock, backoff);
+            tasks.spawn(later);
+        }
+        Err(error) => {
+            return Err(error).with_context(|| format!("open the readiness socket {socket}"));
+        }
+    }
+    Ok(())
 }
 
 /// Looks at the node's network anew.
@@ -226,7 +250,9 @@ async fn drive(
 async fn serve(port: Port, fatal: Option<UnboundedSender<String>>) {
     let addr = port.addr;
     let failed = move |error: &io::Error| {
-        tracing::warn!(%addr, %error, "cannot listen; it is tried again");
+        tracing::warn!(
+            "cannot listen on {addr}: {error}: it is tried again until whoever has it lets it go"
+        );
         if let Some(fatal) = &fatal {
             let _ = fatal.send(format!("cannot listen on {addr}: {error}"));
         }
