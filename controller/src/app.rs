@@ -18,12 +18,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::http;
 use crate::lease::claims::Claims;
 use crate::lease::elector::{Elector, Parts as ElectorParts};
 use crate::lease::{Election, Fence, Lost, Position};
 use crate::metrics::Measures;
 use crate::plan::Provider;
-use crate::reconcile::{Parts, Reconciler, Settings};
+use crate::reconcile::{Parts, Progress, Reconciler, Settings};
 
 /// The controller.
 pub struct App<P> {
@@ -49,6 +50,11 @@ pub enum Phase {
     /// Filling caches, or listing the cloud: nothing is written yet.
     #[default]
     Starting,
+    /// It has waited for the first list of these kinds for longer than that takes where they are served.
+    Listing {
+        /// Which.
+        kinds: Vec<&'static str>,
+    },
     /// Its caches are full; another replica writes.
     Standby {
         /// Which.
@@ -118,10 +124,13 @@ impl<P: Provider> App<P> {
         let reconciler = Reconciler::new(parts, self.settings);
         let watches = crate::watch::start(&self.client, &reconciler, &watch_metrics, &mut rng);
         reconciler
-            .run(fence.lowered(), elected(position, refusals, &phase), || {
-                tracing::info!("caches are full and the cloud was listed: reconciling");
-                phase.send_replace(Phase::Working);
-            })
+            .run(
+                fence.lowered(),
+                elected(position, refusals, &phase),
+                |come| {
+                    phase.send_replace(said(come));
+                },
+            )
             .await;
         drop(watches);
         writer.abort();
@@ -159,6 +168,21 @@ impl<P: Provider> App<P> {
         };
         task.spawn(Elector::new(election, parts).run(stop, watch_metrics.clone(), sender));
         (task, position)
+    }
+}
+
+/// What is said of how far the reconciler has come.
+fn said(come: Progress) -> Phase {
+    match come {
+        Progress::Listing(kinds) => {
+            let phase = Phase::Listing { kinds };
+            tracing::warn!("{}", http::standing(&phase).1);
+            phase
+        }
+        Progress::Working => {
+            tracing::info!("caches are full and the cloud was listed: reconciling");
+            Phase::Working
+        }
     }
 }
 

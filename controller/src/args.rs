@@ -20,6 +20,7 @@ pub use self::election::{ElectionConfig, ElectionError};
 use crate::cloud::local::plan;
 use crate::cloud::local::resolve::NodeProxy;
 use crate::node_targets::Ranges;
+use crate::policy::{Policies, PolicyError};
 use crate::reconcile::{self, Orphans};
 use crate::snapshot::{Claim, Classless};
 
@@ -42,6 +43,10 @@ pub struct Args {
     /// Own Services without a class too.
     #[arg(long, env = "ONEHOP_CLAIM_CLASSLESS")]
     claim_classless: bool,
+    /// What annotations may ask for, by namespace: a JSON list of rules, of which the first that chooses a namespace
+    /// holds there: [{"name", "namespaceSelector", "addressPools", "sharingAcrossNamespaces"}].
+    #[arg(long, env = "ONEHOP_POLICIES")]
+    policies: Option<String>,
     /// The local cloud's URL (provider local).
     #[arg(long, env = "ONEHOP_LOCAL_ENDPOINT")]
     local_endpoint: Option<Url>,
@@ -66,6 +71,9 @@ pub struct Args {
     /// Ranges of node addresses, by commas; default: the addresses of the Nodes. With many nodes, give them.
     #[arg(long, env = "ONEHOP_NODE_CIDRS", value_delimiter = ',')]
     node_cidrs: Vec<Cidr>,
+    /// Seconds for which such an object is only reported before it is deleted.
+    #[arg(long, env = "ONEHOP_ORPHAN_GRACE_SECONDS", default_value_t = 3600.0)]
+    orphan_grace_seconds: f64,
     /// Services worked on side by side.
     #[arg(long, env = "ONEHOP_WORKERS", default_value_t = 16)]
     workers: usize,
@@ -156,6 +164,9 @@ pub enum ArgsError {
     /// Flags of provider aws.
     #[error(transparent)]
     Aws(#[from] AwsArgsError),
+    /// The policies make no sense.
+    #[error(transparent)]
+    Policies(#[from] PolicyError),
     /// The election makes no sense.
     #[error(transparent)]
     Election(#[from] ElectionError),
@@ -211,6 +222,10 @@ impl Args {
                     },
                     install,
                 },
+                policies: match &self.policies {
+                    Some(text) => Policies::parse(text)?,
+                    None => Policies::default(),
+                },
                 workers: self.workers.max(1),
                 sweep: seconds("sweep-seconds", self.sweep_seconds)?,
                 second_look: Duration::from_mins(1),
@@ -223,6 +238,7 @@ impl Args {
                     pods: self.pod_cidrs,
                     nodes: self.node_cidrs,
                 },
+                orphan_grace: seconds("orphan-grace-seconds", self.orphan_grace_seconds)?,
             },
             metrics_address: self.metrics_address,
             health_address: self.health_address,
@@ -261,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn k01_the_providers_class_is_owned_and_nothing_else_unless_told() {
+    fn k01_c32_the_providers_class_is_owned_and_nothing_else_unless_told() {
         let endpoint = [
             "--local-endpoint",
             "http://10.0.0.1:9000",

@@ -32,20 +32,29 @@ pub fn metrics(metrics: Metrics) -> Router {
     Router::new().route("/metrics", get(page))
 }
 
+/// What readiness says of a phase.
+pub fn standing(phase: &Phase) -> (StatusCode, String) {
+    let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+    match phase {
+        Phase::Working => (StatusCode::OK, "ok".to_owned()),
+        Phase::Standby { leader } => (StatusCode::OK, format!("standby: {leader} leads")),
+        Phase::Starting => (unavailable, "filling caches".to_owned()),
+        Phase::Listing { kinds } => (
+            unavailable,
+            format!(
+                "waiting for the first list of {}: are onehop's CRDs installed, does the API server answer, and may \
+                 this ServiceAccount list them? Nothing is written until then; the log has each answer",
+                kinds.join(", ")
+            ),
+        ),
+        Phase::Refused { why } => (unavailable, format!("not started: {why}")),
+    }
+}
+
 /// `/healthz` and `/livez`: the process lives. `/readyz`: it reconciles, or would at once if the leader
 /// went; a rollout of replicas must not wait for leadership.
 pub fn health(phase: watch::Receiver<Phase>) -> Router {
-    let ready = move || async move {
-        match &*phase.borrow() {
-            Phase::Working => (StatusCode::OK, "ok".to_owned()),
-            Phase::Standby { leader } => (StatusCode::OK, format!("standby: {leader} leads")),
-            Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "filling caches".to_owned()),
-            Phase::Refused { why } => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                format!("not started: {why}"),
-            ),
-        }
-    };
+    let ready = move || async move { standing(&phase.borrow()) };
     let alive = || async { "ok" };
     Router::new()
         .route("/healthz", get(alive))

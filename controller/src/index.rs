@@ -3,6 +3,7 @@
 //! Filled by `watch`, read by `snapshot`. No I/O. A change that leaves a view equal concerns nobody;
 //! nothing is decided before every cache has had its first full list (I1).
 
+mod told;
 mod views;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,9 +12,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use onehop_core::crd::{AddressPool, Feature, LoadBalancer, NodeTarget, NodeTargets};
+use onehop_core::crd::{AddressPool, LoadBalancer};
 use onehop_core::endpoint::{Endpoints, Slice};
-use onehop_core::id::{Cidr, InstallId, NodeName, PodUid, ServiceKey, ServiceUid};
+use onehop_core::id::{NodeName, PodUid, ServiceKey};
 use onehop_core::node::NodeView;
 use onehop_runtime::watch::{Cache, Change, ObjectKey, Seen};
 
@@ -37,6 +38,12 @@ pub struct Index {
     slices_of: HashMap<ServiceKey, BTreeSet<ObjectKey>>,
     pods_at: HashMap<IpAddr, BTreeSet<ObjectKey>>,
     pods_by_uid: HashMap<PodUid, ObjectKey>,
+    /// Pods that are Ready agents, by node.
+    agents: HashMap<NodeName, BTreeSet<ObjectKey>>,
+    /// Counts what concerns everybody's addresses.
+    market_version: u64,
+    /// Counts what concerns the presence of agents.
+    agents_version: u64,
     /// Services that have, or want, a target at an address.
     interest: HashMap<IpAddr, BTreeSet<ServiceKey>>,
 }
@@ -52,14 +59,31 @@ pub enum Touched {
 
 impl Index {
     /// Whether every cache has had its first full list.
-    pub const fn is_synced(&self) -> bool {
-        self.services.is_synced()
-            && self.slices.is_synced()
-            && self.nodes.is_synced()
-            && self.pods.is_synced()
-            && self.pools.is_synced()
-            && self.namespaces.is_synced()
-            && self.balancers.is_synced()
+    pub fn is_synced(&self) -> bool {
+        self.first_lists().iter().all(|(_, there)| *there)
+    }
+
+    /// The kinds whose first full list is still waited for.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let lists = self.first_lists().into_iter();
+        lists
+            .filter(|(_, there)| !there)
+            .map(|(kind, _)| kind)
+            .collect()
+    }
+
+    /// The kinds without which nothing is decided, and whether each was listed. Not `NodeTargets`: nobody's traffic
+    /// depends on them (K-26).
+    fn first_lists(&self) -> [(&'static str, bool); 7] {
+        [
+            ("services", self.services.is_synced()),
+            ("endpointslices.discovery.k8s.io", self.slices.is_synced()),
+            ("nodes", self.nodes.is_synced()),
+            ("pods", self.pods.is_synced()),
+            ("addresspools.onehop.dev", self.pools.is_synced()),
+            ("namespaces", self.namespaces.is_synced()),
+            ("loadbalancers.onehop.dev", self.balancers.is_synced()),
+        ]
     }
 
     /// A Service came, changed or went. One that cannot be read is left out.
@@ -98,8 +122,24 @@ impl Index {
             Touched::Services(Vec::new())
         } else {
             self.machines = None;
+            self.agents_version += 1;
             Touched::All
         }
+    }
+
+    /// Changes with pools and with labels of namespaces.
+    pub const fn market_version(&self) -> u64 {
+        self.market_version
+    }
+
+    /// Changes with what [`Index::ready_agents`] and the nodes say.
+    pub const fn agents_version(&self) -> u64 {
+        self.agents_version
+    }
+
+    /// Nodes with a Ready agent.
+    pub fn ready_agents(&self) -> BTreeSet<NodeName> {
+        self.agents.keys().cloned().collect()
     }
 
     /// A Pod came, changed or went. Endpoints tell of pods that serve; this tells of the end of
@@ -109,6 +149,10 @@ impl Index {
         for Change { key, old } in self.pods.apply(event, known_pod) {
             if let Some(old) = old {
                 self.pods_by_uid.remove(&old.uid);
+                if let Some(node) = &old.ready_agent_of {
+                    remove_from(&mut self.agents, node, &key);
+                    self.agents_version += 1;
+                }
                 for address in old.addresses {
                     remove_from(&mut self.pods_at, &address, &key);
                     addresses.insert(address);
@@ -116,6 +160,11 @@ impl Index {
             }
             if let Some(new) = self.pods.get(&key) {
                 self.pods_by_uid.insert(new.uid.clone(), key.clone());
+                if let Some(node) = &new.ready_agent_of {
+                    let pods = self.agents.entry(node.clone()).or_default();
+                    pods.insert(key.clone());
+                    self.agents_version += 1;
+                }
                 for address in &new.addresses {
                     self.pods_at
                         .entry(*address)
@@ -144,6 +193,7 @@ impl Index {
             change.old.as_ref().map(matters) != self.pools.get(&change.key).map(matters)
         };
         if changes.iter().any(seen) {
+            self.market_version += 1;
             Touched::All
         } else {
             Touched::Services(Vec::new())
@@ -160,6 +210,7 @@ impl Index {
     pub fn on_namespace(&mut self, event: Seen<Namespace>) -> Touched {
         let labels = |ns: &Namespace| Some(ns.metadata.labels.clone().unwrap_or_default());
         let changes = self.namespaces.apply(event, labels);
+        self.market_version += u64::from(!changes.is_empty());
         let of = |service: &&KnownService| {
             let namespace = &service.spec.key.namespace;
             changes.iter().any(|change| change.key.name == *namespace)
@@ -186,108 +237,6 @@ impl Index {
         Touched::Services(Vec::new())
     }
 
-    /// A `NodeTargets` object came, changed or went: concerns the Services that wait for their addresses to be
-    /// programmed. Nothing else is decided by it.
-    pub fn on_node_targets(&mut self, event: Seen<NodeTargets>) -> Touched {
-        let old = match &event {
-            Seen::Listed(object) | Seen::Applied(object) => {
-                self.node_targets.get(&ObjectKey::of(object)).cloned()
-            }
-            _ => None,
-        };
-        let changes = self.node_targets.apply(event, |object| {
-            Some(KnownTargets::after(old.as_ref(), object.clone()))
-        });
-        self.waiting(changes)
-    }
-
-    /// What the server answered to our write of a `NodeTargets` object.
-    pub fn wrote_node_targets(&mut self, object: &NodeTargets) -> Touched {
-        let old = self.node_targets.get(&ObjectKey::of(object)).cloned();
-        let changes = self.node_targets.written(object, |object| {
-            Some(KnownTargets::after(old.as_ref(), object.clone()))
-        });
-        self.waiting(changes)
-    }
-
-    fn waiting(&self, changes: Vec<Change<KnownTargets>>) -> Touched {
-        let mut waiting = BTreeSet::new();
-        for change in changes {
-            let targets = self.node_targets.get(&change.key);
-            let installs = targets
-                .into_iter()
-                .flat_map(|t| t.object.spec.installs.values());
-            for vip in installs.flat_map(|install| &install.vips) {
-                let key = vip.service.key();
-                let published = |service: &KnownService| {
-                    service
-                        .spec
-                        .ingress
-                        .iter()
-                        .any(|i| i.address == Some(vip.address))
-                };
-                if self
-                    .service(&key)
-                    .is_some_and(|service| !published(service))
-                {
-                    waiting.insert(key);
-                }
-            }
-        }
-        Touched::Services(waiting.into_iter().collect())
-    }
-
-    /// What was said to a node.
-    pub fn node_targets(&self, node: &NodeName) -> Option<&NodeTargets> {
-        let key = ObjectKey {
-            namespace: String::new(),
-            name: node.to_string(),
-        };
-        self.node_targets.get(&key).map(|known| &known.object)
-    }
-
-    /// What the agent of a node says that it can do (K-24).
-    pub fn agent_offers(&self, node: &NodeName, feature: Feature) -> bool {
-        let status = self.node_targets(node).and_then(|o| o.status.as_ref());
-        status.is_some_and(|s| s.features.contains(&feature)) && self.has_node(node)
-    }
-
-    /// What was last said to its node of a Service's target at this address.
-    pub fn told_of(
-        &self,
-        service: &ServiceUid,
-        address: IpAddr,
-    ) -> Option<(&NodeName, &NodeTarget)> {
-        self.node_targets.all().values().find_map(|known| {
-            let mut targets = known.object.spec.installs.values().flat_map(|i| &i.targets);
-            let target = targets.find(|t| t.service.uid == *service && t.address == address)?;
-            Some((&known.node, target))
-        })
-    }
-
-    /// Ranges of pod addresses, and of node addresses, as the Nodes tell them.
-    pub fn ranges(&self) -> (Vec<Cidr>, Vec<Cidr>) {
-        let pods = self.nodes().flat_map(|node| node.pod_cidrs.iter().copied());
-        let addresses = self.nodes().flat_map(|node| node.addresses.iter().copied());
-        (
-            Cidr::aggregate(pods),
-            Cidr::aggregate(addresses.map(Cidr::host)),
-        )
-    }
-
-    /// Nodes to which this install has said something.
-    pub fn told_nodes(&self, install: &InstallId) -> BTreeSet<NodeName> {
-        let all = self.node_targets.all().values();
-        all.filter(|known| known.object.spec.installs.contains_key(install))
-            .map(|known| known.node.clone())
-            .collect()
-    }
-
-    /// Whether it is known what was said to nodes.
-    pub const fn node_targets_synced(&self) -> bool {
-        self.node_targets.is_synced()
-    }
-
     /// Whether there is such a node.
     pub fn has_node(&self, node: &NodeName) -> bool {
         let key = ObjectKey {
@@ -295,61 +244,6 @@ impl Index {
             name: node.to_string(),
         };
         self.nodes.get(&key).is_some()
-    }
-
-    /// Nodes to which something was said, and which are gone.
-    pub fn gone_nodes(&self) -> BTreeSet<NodeName> {
-        let told = self.node_targets.all().keys();
-        let gone = told.filter(|key| self.nodes.get(key).is_none());
-        gone.map(|key| NodeName::from(key.name.clone())).collect()
-    }
-
-    /// The nodes whose objects name a Service.
-    pub fn nodes_that_name(&self, service: &ServiceKey) -> BTreeSet<NodeName> {
-        let names = |known: &KnownTargets| {
-            known.object.spec.installs.values().any(|install| {
-                let targets = install.targets.iter().map(|t| &t.service);
-                let local = install.local.iter().map(|l| &l.service);
-                let vips = install.vips.iter().map(|v| &v.service);
-                targets
-                    .chain(local)
-                    .chain(vips)
-                    .any(|s| s.key() == *service)
-            })
-        };
-        let all = self.node_targets.all().iter();
-        all.filter(|(_, known)| names(known))
-            .map(|(key, _)| NodeName::from(key.name.clone()))
-            .collect()
-    }
-
-    /// Whether the node was told of an address and its agent has programmed it. A node without an agent that proxies
-    /// Services programs it by the Service's status, if at all.
-    pub fn vip_is_programmed(
-        &self,
-        node: &NodeName,
-        install: &InstallId,
-        service: &ServiceUid,
-        address: IpAddr,
-    ) -> bool {
-        let key = ObjectKey {
-            namespace: String::new(),
-            name: node.to_string(),
-        };
-        let Some(known) = self.node_targets.get(&key) else {
-            return false;
-        };
-        let Some(since) = known
-            .since
-            .get(&(install.clone(), service.clone(), address))
-        else {
-            return false;
-        };
-        let status = known.object.status.as_ref();
-        let Some(status) = status.filter(|s| s.features.contains(&Feature::ServiceProxy)) else {
-            return true;
-        };
-        status.observed_generation.unwrap_or(0) >= *since
     }
 
     /// Notes at which addresses a Service has or wants targets.

@@ -14,6 +14,8 @@ pub mod lease;
 pub mod metrics;
 pub mod node_targets;
 pub mod plan;
+pub mod policy;
+pub mod presence;
 pub mod reconcile;
 pub mod snapshot;
 pub mod status;

@@ -23,6 +23,12 @@ pub struct Measures {
     pub leaked: Gauge,
     /// Pools of which at least this share is in use (C-38).
     pub pools_above: Family<PoolsAbove, Gauge>,
+    /// Addresses in pools, by family (C-110).
+    pub pool_addresses: Family<OfFamily, Gauge>,
+    /// Of those, the ones in use, by family (C-110).
+    pub pool_addresses_in_use: Family<OfFamily, Gauge>,
+    /// Nodes with targets whose agent is absent (K-24, C-111).
+    pub agents_absent: Gauge,
     /// Shards in the cloud whose Service is gone, kept until deletion is allowed (C-123).
     pub orphans: Gauge,
     /// Mass-removal checks raised (K-33).
@@ -47,6 +53,13 @@ pub struct Call {
 pub struct PoolsAbove {
     /// The level, of a fixed few.
     pub percent: u32,
+}
+
+/// Label of an address family.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OfFamily {
+    /// `IPv4` or `IPv6`.
+    pub family: &'static str,
 }
 
 /// Labels of a failed lane.
@@ -92,6 +105,21 @@ impl Measures {
                 new.pools_above.clone(),
             );
             r.register(
+                "pool_addresses",
+                "Addresses that pools may give, by family",
+                new.pool_addresses.clone(),
+            );
+            r.register(
+                "pool_addresses_in_use",
+                "Addresses of pools that Services have, by family",
+                new.pool_addresses_in_use.clone(),
+            );
+            r.register(
+                "agents_absent",
+                "Nodes with targets whose agent has not been Ready for a minute",
+                new.agents_absent.clone(),
+            );
+            r.register(
                 "orphans",
                 "Cloud objects of ours without a Service",
                 new.orphans.clone(),
@@ -113,5 +141,43 @@ impl Measures {
             );
         });
         new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c112_labels_are_of_a_fixed_few() {
+        let metrics = Metrics::default();
+        let measures = Measures::new(&metrics);
+        let call = Call {
+            operation: "create-group",
+            result: "ok",
+        };
+        measures.calls.get_or_create(&call).inc();
+        let failure = LaneFailure {
+            lane: "shape",
+            class: "quota",
+        };
+        measures.lane_failures.get_or_create(&failure).inc();
+        let above = PoolsAbove { percent: 75 };
+        measures.pools_above.get_or_create(&above).set(1);
+        let family = OfFamily { family: "IPv4" };
+        measures.pool_addresses.get_or_create(&family).set(1);
+        let page = metrics.page();
+        let labels = page
+            .lines()
+            .filter_map(|line| line.split_once('{')?.1.split_once('}'));
+        let names: std::collections::BTreeSet<&str> = labels
+            .flat_map(|(list, _)| list.split(','))
+            .filter_map(|pair| Some(pair.split_once('=')?.0))
+            .collect();
+        assert_eq!(
+            names,
+            ["class", "family", "lane", "operation", "percent", "result"].into(),
+            "C-112: no label that names an object, an address or a request"
+        );
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A Service that has not been looked at since the start has said nothing: what a node's object says of it stays (I1).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use onehop_core::crd::{
     ClientIp, ClusterFacts, LateFlows, LocalPort, NodeInstall, NodeTarget, ServiceRef,
     TargetHealth, TargetMode, TargetState, Vip, VipPort,
 };
+use onehop_core::endpoint::Endpoint;
 use onehop_core::id::{Cidr, NodeName, ServiceKey};
 use onehop_core::service::{ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
@@ -21,6 +22,9 @@ use crate::plan::{Intent, Listed};
 
 /// How long a released target is still listed (K-21).
 const RELEASED_FOR: Duration = Duration::from_mins(1);
+
+/// Most targets of one node's object: about 1 MB, where the API's store takes 1.5 MB.
+const ENTRIES_MAX: usize = 2_000;
 
 /// One thing that a node is told of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +166,14 @@ impl Register {
             let vips = there.vips.iter().filter(|v| unknown(&v.service));
             entry.vips.extend(vips.cloned());
         }
-        for of in self.services.values() {
+        let large = self.too_large(node);
+        for (service, of) in &self.services {
+            if large.contains(service) {
+                entry
+                    .vips
+                    .extend(of.vips.get(node).into_iter().flatten().cloned());
+                continue;
+            }
             for (_, _, one) in of.entries.iter().filter(|(at, ..)| at == node) {
                 match one {
                     Entry::Pod(target) => entry.targets.push(target.clone()),
@@ -174,6 +185,30 @@ impl Register {
                 .extend(of.vips.get(node).into_iter().flatten().cloned());
         }
         entry
+    }
+
+    /// Services whose targets are left out of a node's entry, the largest first, so that the object stays one that the
+    /// API server takes: else no Service of that node would be told of at all (I8).
+    pub fn too_large(&self, node: &NodeName) -> BTreeSet<ServiceKey> {
+        let at_node = |of: &OfService| of.entries.iter().filter(|(at, ..)| at == node).count();
+        let counts = self.services.iter().map(|(key, of)| (at_node(of), key));
+        let mut counts: Vec<_> = counts.collect();
+        let mut all: usize = counts.iter().map(|(count, _)| count).sum();
+        counts.sort();
+        let mut out = BTreeSet::new();
+        while all > ENTRIES_MAX
+            && let Some((count, largest)) = counts.pop()
+        {
+            all -= count;
+            out.insert(largest.clone());
+        }
+        out
+    }
+
+    /// The nodes that something is said to.
+    pub fn nodes(&self) -> BTreeSet<NodeName> {
+        let services = self.services.values();
+        services.flat_map(OfService::nodes).cloned().collect()
     }
 
     /// The nodes to which load balancers will deliver an address of the Service.
@@ -223,8 +258,10 @@ impl OfService {
         old: &Self,
         now: Time,
     ) -> Self {
+        let endpoints = index.endpoints(&service.key);
         let maker = Maker {
             index,
+            pods: endpoints.iter().map(|(_, e)| (e.address, e)).collect(),
             service,
             intent,
             old,
@@ -304,6 +341,8 @@ impl OfService {
 /// Makes entries of one Service.
 struct Maker<'a> {
     index: &'a Index,
+    /// Endpoints by address, merged once: a Service may have a thousand ports.
+    pods: HashMap<IpAddr, &'a Endpoint>,
     service: &'a ServiceSpec,
     intent: &'a Intent,
     old: &'a OfService,
@@ -317,12 +356,7 @@ impl Maker<'_> {
 
     /// A pod that is an endpoint. One that no list names any more stays as it was listed, until it is released.
     fn pod(&self, one: &Listed) -> Option<(NodeName, TargetKey, Entry)> {
-        let endpoints = self.index.endpoints(&self.service.key);
-        let endpoint = endpoints
-            .iter()
-            .map(|(_, endpoint)| endpoint)
-            .find(|e| e.address == one.key.address);
-        let Some(endpoint) = endpoint else {
+        let Some(endpoint) = self.pods.get(&one.key.address) else {
             return self.departed(one);
         };
         let (pod, node) = (endpoint.pod.as_ref()?, endpoint.node()?);
@@ -497,6 +531,41 @@ mod tests {
         assert_eq!(
             register.entry(&node, &Ranges::default(), None),
             NodeInstall::default()
+        );
+    }
+
+    #[test]
+    fn i8_a_service_with_too_many_targets_leaves_the_others_their_place_in_the_object() {
+        let mut register = Register::default();
+        let node = NodeName::from("a");
+        let mut huge = of_service("huge");
+        huge.entries = huge
+            .entries
+            .iter()
+            .cycle()
+            .take(ENTRIES_MAX)
+            .cloned()
+            .collect();
+        for (name, of) in [("huge", huge), ("web", of_service("web"))] {
+            register
+                .services
+                .insert(ServiceKey::new("default", name), of);
+        }
+        let entry = register.entry(&node, &Ranges::default(), None);
+        let told: Vec<_> = entry
+            .local
+            .iter()
+            .map(|l| l.service.name.as_str())
+            .collect();
+        assert_eq!(told, ["web"], "I8");
+        assert_eq!(
+            register.too_large(&node),
+            [ServiceKey::new("default", "huge")].into()
+        );
+        register.services.remove(&ServiceKey::new("default", "web"));
+        assert_eq!(
+            register.entry(&node, &Ranges::default(), None).local.len(),
+            ENTRIES_MAX
         );
     }
 

@@ -23,6 +23,9 @@ pub const SERVICE_CONDITION: &str = "onehop.dev/LoadBalancerReady";
 /// Counts are written at most this often (K-10).
 pub const COUNTS_EVERY: Duration = Duration::from_secs(10);
 
+/// Longest message of a condition; the API's limit is 32,768 bytes, and nobody reads that much.
+const MESSAGE_MAX: usize = 4096;
+
 /// Everything that the two statuses are made from.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
@@ -53,7 +56,7 @@ impl Verdict {
         Self {
             holds,
             reason: reason.to_owned(),
-            message: message.into(),
+            message: bounded(message.into()),
         }
     }
 
@@ -73,17 +76,28 @@ impl Verdict {
     }
 }
 
+/// Cuts a message that the API server would refuse, and with it the whole status: what it quotes comes from people.
+fn bounded(mut message: String) -> String {
+    if message.len() > MESSAGE_MAX {
+        message.truncate(message.floor_char_boundary(MESSAGE_MAX));
+        message.push('…');
+    }
+    message
+}
+
 impl Facts<'_> {
     fn accepted(&self) -> Verdict {
         match self.refusals.first() {
             None => Verdict::new(true, "Accepted", ""),
             Some(first) => {
                 let all: Vec<_> = self.refusals.iter().map(|r| r.message.as_str()).collect();
+                let made = self.outcome.is_some() || !self.service.ingress.is_empty();
                 let kept = match self.spec {
-                    Some(_) => "; the last good state is kept",
-                    None => "; nothing is made until this is put right",
+                    Some(_) if made => "the last good state is kept",
+                    _ => "nothing is made until this is put right",
                 };
-                Verdict::new(false, first.reason, format!("{}{kept}", all.join("; ")))
+                let all = bounded(all.join("; "));
+                Verdict::new(false, first.reason, format!("{all}; {kept}"))
             }
         }
     }

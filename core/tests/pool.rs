@@ -71,3 +71,26 @@ fn c104_sizes_count_each_address_once_and_know_how_many_are_buggy() {
     let sizes: Vec<_> = merged.iter().map(|r| (r.size(), r.edges())).collect();
     assert_eq!(sizes, [(257, 3), (2, 0), (256, 0)], "C-104");
 }
+
+#[test]
+fn c17_ranges_that_no_service_can_have_are_problems_of_the_pool() {
+    let texts = [
+        "0.0.0.0/0",
+        "127.0.0.1/32",
+        "10.0.0.1-224.0.0.1",
+        "255.255.255.255/32",
+        "::/0",
+        "ff02::1/128",
+        "223.255.255.255/32",
+        "240.0.0.0/4",
+        "fe80::/10",
+    ];
+    let spec = json!({ "addresses": texts });
+    let pool = AddressPool::new("blue", serde_json::from_value(spec).unwrap());
+    let (ranges, problems) = pool.spec.ranges();
+    let refused: Vec<_> = problems.iter().map(|p| p.text.as_str()).collect();
+    // 240.0.0.0/4 ends with the broadcast address.
+    let expected = [&texts[..6], &texts[7..8]].concat();
+    assert_eq!(refused, expected, "C-17");
+    assert_eq!(ranges.len(), 2, "C-17");
+}

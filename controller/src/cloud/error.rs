@@ -1,6 +1,9 @@
 //! Errors of cloud calls, classed: the class decides retry, back-off and event.
 
+use std::net::IpAddr;
 use std::time::Duration;
+
+use onehop_core::id::InstallId;
 
 use crate::lease::Unanswered;
 
@@ -53,6 +56,19 @@ pub struct CloudError {
     pub answer: String,
     /// When the cloud asks not to come back before.
     pub retry_after: Option<Duration>,
+    /// The address that it failed for, where somebody else has it in the cloud.
+    pub taken: Option<Box<Taken>>,
+}
+
+/// An address that somebody else has in the cloud, of whom no object of ours told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The address.
+    pub address: IpAddr,
+    /// Who has it, for messages.
+    pub by: String,
+    /// Of which install, if of any.
+    pub install: Option<InstallId>,
 }
 
 impl CloudError {
@@ -63,6 +79,7 @@ impl CloudError {
             tried: tried.into(),
             answer: answer.into(),
             retry_after: None,
+            taken: None,
         }
     }
 

@@ -4,5 +4,5 @@ pub mod aws;
 mod error;
 pub mod local;
 
-pub use error::{Class, CloudError};
+pub use error::{Class, CloudError, Taken};
 pub use local::address::{AddressBook, Holder, Source};

@@ -9,6 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use onehop_core::crd::{AGENT_COMPONENT, COMPONENT_LABEL};
 use onehop_core::crd::{AddressPool, AddressPoolStatus, NodeTargets};
 use onehop_core::endpoint::Slice;
 use onehop_core::id::{InstallId, NodeName, PodUid, ServiceUid};
@@ -42,6 +43,8 @@ pub struct KnownPod {
     pub addresses: Vec<IpAddr>,
     /// Whether it lives.
     pub life: PodLife,
+    /// The node whose Ready agent it is.
+    pub ready_agent_of: Option<NodeName>,
 }
 
 /// Whether a pod lives.
@@ -157,5 +160,20 @@ pub(super) fn known_pod(pod: &Pod) -> Option<KnownPod> {
         uid,
         addresses,
         life,
+        ready_agent_of: ready_agent_of(pod),
     })
+}
+
+/// Agents are known by a label that the chart puts on their pods (K-24).
+fn ready_agent_of(pod: &Pod) -> Option<NodeName> {
+    let labels = pod.metadata.labels.as_ref()?;
+    if labels.get(COMPONENT_LABEL)? != AGENT_COMPONENT {
+        return None;
+    }
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions
+        .iter()
+        .any(|c| c.type_ == "Ready" && c.status == "True");
+    let node = pod.spec.as_ref()?.node_name.as_deref()?;
+    ready.then(|| NodeName::from(node))
 }

@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
-use onehop_core::id::{PortKey, Protocol, ServiceKey, ServiceUid};
+use onehop_core::id::{IpFamily, PortKey, Protocol, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -17,6 +18,7 @@ use super::membership::MassRemoval;
 use super::{Intent, Listed, Plan, Step};
 use crate::cloud::{AddressBook, CloudError, Holder, Source};
 use crate::lease::Fence;
+use crate::policy::Policy;
 
 /// How much of a shard to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,8 @@ pub struct Market {
     pub pools: Vec<AddressPool>,
     /// Labels of the Service's namespace.
     pub namespace_labels: BTreeMap<String, String>,
+    /// What Services of that namespace may ask for (K-60).
+    pub policy: Arc<Policy>,
 }
 
 /// Who gives a load balancer its addresses.
@@ -233,6 +237,15 @@ pub trait Provider: Send + Sync + 'static {
         pools: &[AddressPool],
         book: &AddressBook,
     ) -> BTreeMap<String, AddressPoolStatus>;
+
+    /// By family: how many addresses pools may give, and how many of them are in use (C-110). Pure.
+    fn pool_use(
+        &self,
+        _pools: &[AddressPool],
+        _book: &AddressBook,
+    ) -> BTreeMap<IpFamily, (i64, i64)> {
+        BTreeMap::new()
+    }
 
     /// Everything of this install, once at start and by the slow sweep.
     fn inventory(

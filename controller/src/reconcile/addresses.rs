@@ -2,7 +2,9 @@
 //! in the one book; what somebody gives up wakes those who wait for it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use onehop_core::crd::LoadBalancer;
 use onehop_core::id::ServiceKey;
@@ -11,10 +13,22 @@ use onehop_runtime::events::Severity;
 
 use super::cases::Wanted;
 use super::{Reconciler, lock};
-use crate::cloud::{AddressBook, Holder, Source};
+use crate::cloud::{AddressBook, Holder, Source, Taken};
 use crate::index::{Index, KnownService};
-use crate::plan::{Existing, Found, Giver, Intent, Market, Provider, Refusal};
+use crate::plan::{Existing, Found, Giver, Intent, Market, Provider};
 use crate::snapshot::{self, Standing};
+
+/// How long an address that somebody else has in the cloud is not asked for again; doubled each time.
+const TAKEN_FOR: Duration = Duration::from_mins(1);
+const TAKEN_AT_MOST: Duration = Duration::from_hours(1);
+
+/// On what a Service was refused an address last.
+#[derive(Debug)]
+pub(super) struct Stamp {
+    book: u64,
+    market: u64,
+    service: Arc<ServiceSpec>,
+}
 
 pub(super) fn holder_of(service: &ServiceSpec) -> Holder {
     Holder {
@@ -41,13 +55,18 @@ impl<P: Provider> Reconciler<P> {
             return wanted;
         };
         let key = wanted.service.spec.key.clone();
-        let market = self.market(&key);
+        let (market, version) = self.market(&key);
         let placed = {
             let mut book = lock(&self.book);
             let service = &wanted.service.spec;
             let placed = self.provider.place(service, spec, &market, &mut book);
             // Under one lock with the refusal: what is freed a moment later wakes it.
-            self.note_waiting(&key, placed.refusal.as_ref());
+            let stamp = placed.refusal.is_some().then(|| Stamp {
+                book: book.version(),
+                market: version,
+                service: Arc::clone(service),
+            });
+            self.note_waiting(&key, stamp);
             placed
         };
         wanted.notices.extend(placed.notices);
@@ -63,20 +82,23 @@ impl<P: Provider> Reconciler<P> {
         wanted
     }
 
-    fn market(&self, service: &ServiceKey) -> Market {
+    /// Where addresses come from, and its version.
+    fn market(&self, service: &ServiceKey) -> (Market, u64) {
         let index = lock(&self.index);
-        Market {
+        let namespace_labels = index.namespace_labels(&service.namespace);
+        let market = Market {
             pools: index.pools().map(|pool| pool.object.clone()).collect(),
-            namespace_labels: index.namespace_labels(&service.namespace),
-        }
+            policy: Arc::clone(self.settings.policies.of(&namespace_labels)),
+            namespace_labels,
+        };
+        (market, index.market_version())
     }
 
-    fn note_waiting(&self, service: &ServiceKey, refusal: Option<&Refusal>) {
+    fn note_waiting(&self, service: &ServiceKey, refused: Option<Stamp>) {
         let mut waiting = lock(&self.waiting);
-        if refusal.is_some() {
-            waiting.insert(service.clone());
-        } else {
-            waiting.remove(service);
+        match refused {
+            Some(stamp) => drop(waiting.insert(service.clone(), stamp)),
+            None => drop(waiting.remove(service)),
         }
     }
 
@@ -90,7 +112,16 @@ impl<P: Provider> Reconciler<P> {
             let mut book = lock(&self.book);
             let waiting = lock(&self.waiting);
             let waits = |book: &AddressBook, spec: &ServiceSpec| {
-                book.held_by(&holder_of(spec)).is_empty() || waiting.contains(&spec.key)
+                book.held_by(&holder_of(spec)).is_empty() || waiting.contains_key(&spec.key)
+            };
+            // Refused on exactly this state of things: asked again it would be refused again. Without this, many waiters
+            // for one address would each ask for all of the others.
+            let (of_book, of_market) = (book.version(), index.market_version());
+            let in_vain = |other: &KnownService| {
+                waiting.get(&other.spec.key).is_some_and(|stamp| {
+                    (stamp.book, stamp.market) == (of_book, of_market)
+                        && stamp.service == other.spec
+                })
             };
             if !waits(&book, &service.spec) {
                 return;
@@ -104,7 +135,11 @@ impl<P: Provider> Reconciler<P> {
                         let addresses = spec.ingress.iter().filter_map(|i| i.address);
                         foreign.extend(addresses.map(|address| (address, spec.key.clone())));
                     }
-                    Standing::Ours if age(spec) < age(&service.spec) && waits(&book, spec) => {
+                    Standing::Ours
+                        if age(spec) < age(&service.spec)
+                            && waits(&book, spec)
+                            && !in_vain(other) =>
+                    {
                         elders.push((other.clone(), object.cloned()));
                     }
                     Standing::Ours | Standing::Leaving => {}
@@ -127,6 +162,41 @@ impl<P: Provider> Reconciler<P> {
         }
     }
 
+    /// A call failed since somebody else has an address in the cloud: another one is chosen, or the Service waits (C-33).
+    pub(super) fn address_taken(&self, shard: &P::Shard, taken: &Taken) {
+        if taken.install.as_ref() == Some(&self.settings.claim.install) {
+            // One of ours that is just being changed: it is in the book already.
+            return;
+        }
+        let now = self.clock.now();
+        {
+            let index = lock(&self.index);
+            let mut book = lock(&self.book);
+            for key in self.provider.services(shard) {
+                if let Some(service) = index.service(&key) {
+                    book.lose(&holder_of(&service.spec), taken.address, &taken.by);
+                }
+            }
+        }
+        let mut known = lock(&self.taken);
+        let last = known.get(&taken.address).map(|(_, wait)| *wait * 2);
+        let wait = last.unwrap_or(TAKEN_FOR).min(TAKEN_AT_MOST);
+        known.insert(taken.address, (now + wait, wait));
+    }
+
+    /// Addresses that others had in the cloud may be free by now.
+    pub(super) fn try_taken_again(&self) {
+        let now = self.clock.now();
+        let known = lock(&self.taken);
+        let over = known.iter().filter(|(_, (until, _))| *until <= now);
+        let over: Vec<IpAddr> = over.map(|(address, _)| *address).collect();
+        drop(known);
+        for address in over {
+            lock(&self.book).give_another_try(address);
+        }
+        self.pass_on_news();
+    }
+
     /// Wakes those who wait for what the book has let go.
     pub(super) fn pass_on_news(&self) {
         let (stirred, freed, in_use) = {
@@ -138,8 +208,15 @@ impl<P: Provider> Reconciler<P> {
             .addresses
             .set(i64::try_from(in_use).unwrap_or(i64::MAX));
         self.pools_changed.notify_one();
-        let waiting = lock(&self.waiting).clone();
-        for service in stirred.iter().chain(waiting.iter().filter(|_| freed)) {
+        let mut concerned = stirred;
+        if freed {
+            let index = lock(&self.index);
+            let mut waiting = lock(&self.waiting);
+            // Whoever is gone waits no longer.
+            waiting.retain(|service, _| index.service(service).is_some());
+            concerned.extend(waiting.keys().cloned());
+        }
+        for service in &concerned {
             self.touch_service(service);
         }
     }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use onehop_core::crd::{LoadBalancer, LoadBalancerSpec, SERVICE_FINALIZER};
 use onehop_core::id::ServiceKey;
+use onehop_core::service::ServiceSpec;
+use onehop_runtime::events::Severity;
 
 use super::memory::Memory;
 use super::{Reconciler, lock};
@@ -82,7 +84,9 @@ impl<P: Provider> Reconciler<P> {
                     let spec = &wanted.service.spec;
                     let there = spec.finalizers.iter().any(|f| f == SERVICE_FINALIZER);
                     if !there && wanted.plannable().is_some() {
-                        self.writer.add_finalizer(spec).await?;
+                        let written = self.writer.add_finalizer(spec).await?;
+                        self.take_in(|index| index.wrote_service(&written));
+                        self.tell_of_finalizer(spec);
                     }
                 }
                 Case::Leaving(service, _) => {
@@ -97,6 +101,19 @@ impl<P: Provider> Reconciler<P> {
             }
         }
         Ok(())
+    }
+
+    /// An object of ours for this very Service shows that the finalizer had been there.
+    fn tell_of_finalizer(&self, service: &ServiceSpec) {
+        let object = lock(&self.index).balancer(&service.key).cloned();
+        let made = |o: &Arc<LoadBalancer>| self.settings.claim.made(o);
+        if object.is_some_and(|o| made(&o) && o.spec.service_uid == service.uid) {
+            let text = format!(
+                "Put back the finalizer {SERVICE_FINALIZER}, which somebody had removed: without it the load balancer \
+                 would outlive the Service"
+            );
+            self.tell(service, Severity::Warning, "FinalizerRestored", &text);
+        }
     }
 
     /// The intents of what can be planned for, from the newest view.

@@ -16,7 +16,8 @@ mod queue;
 mod say;
 mod second_look;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::addresses::Stamp;
 use self::lanes::Lanes;
 use self::memory::Memory;
 use self::nodes::Due;
@@ -43,6 +45,8 @@ use crate::lease::Fence;
 use crate::metrics::Measures;
 use crate::node_targets::{Ranges, Register};
 use crate::plan::{Existing, Provider};
+use crate::policy::Policies;
+use crate::presence::Presence;
 use crate::snapshot::{Claim, Standing};
 use crate::writes::Writer;
 
@@ -51,6 +55,8 @@ use crate::writes::Writer;
 pub struct Settings {
     /// Which Services are ours.
     pub claim: Claim,
+    /// What their annotations may ask for (K-60).
+    pub policies: Policies,
     /// Passes side by side.
     pub workers: usize,
     /// Between two full looks at a shard that is at rest, for drift.
@@ -61,6 +67,8 @@ pub struct Settings {
     pub orphans: Orphans,
     /// Ranges of pods and nodes given by hand; those that are empty are read from the Nodes.
     pub ranges: Ranges,
+    /// How long such an object is only reported before it may be deleted.
+    pub orphan_grace: Duration,
 }
 
 /// What to do with cloud objects of ours whose Service is gone.
@@ -77,9 +85,21 @@ pub enum Orphans {
 enum Suspicion {
     /// Nobody has looked yet whose it is.
     Open,
-    /// No Service wants it.
-    Orphan,
+    /// No Service wants it, as has been known since then.
+    Orphan(Time),
 }
+
+/// How far the reconciler has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It still waits for the first list of these kinds.
+    Listing(Vec<&'static str>),
+    /// It reconciles.
+    Working,
+}
+
+/// How long a first list may take before it is said that it is waited for.
+const LISTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Everything passes share.
 pub struct Reconciler<P: Provider> {
@@ -98,7 +118,9 @@ pub struct Reconciler<P: Provider> {
     memory: Mutex<HashMap<P::Shard, Memory<P>>>,
     suspects: Mutex<BTreeMap<P::Shard, Suspicion>>,
     /// Services that were refused an address.
-    waiting: Mutex<BTreeSet<ServiceKey>>,
+    waiting: Mutex<BTreeMap<ServiceKey, Stamp>>,
+    /// Addresses that others have in the cloud: until when they are not asked for, and how long that is.
+    taken: Mutex<BTreeMap<IpAddr, (Time, Duration)>>,
     rng: Mutex<SmallRng>,
     wake: Notify,
     synced: Notify,
@@ -108,6 +130,7 @@ pub struct Reconciler<P: Provider> {
     due_nodes: Mutex<Due>,
     nodes_wake: Notify,
     pools_changed: Notify,
+    presence: Mutex<Presence>,
 }
 
 /// What the reconciler is made of.
@@ -153,6 +176,7 @@ impl<P: Provider> Reconciler<P> {
             memory: Mutex::default(),
             suspects: Mutex::default(),
             waiting: Mutex::default(),
+            taken: Mutex::default(),
             rng: Mutex::new(parts.rng),
             wake: Notify::new(),
             synced: Notify::new(),
@@ -161,6 +185,7 @@ impl<P: Provider> Reconciler<P> {
             due_nodes: Mutex::default(),
             nodes_wake: Notify::new(),
             pools_changed: Notify::new(),
+            presence: Mutex::default(),
         })
     }
 
@@ -168,7 +193,11 @@ impl<P: Provider> Reconciler<P> {
     pub fn take_in(&self, change: impl FnOnce(&mut Index) -> Touched) {
         let (touched, synced, everything) = {
             let mut index = lock(&self.index);
+            let agents = index.agents_version();
             let touched = change(&mut index);
+            if index.agents_version() != agents {
+                self.note_agents(&index);
+            }
             let everything = touched == Touched::All;
             let services = match touched {
                 Touched::Services(services) => services,
@@ -192,16 +221,22 @@ impl<P: Provider> Reconciler<P> {
     }
 
     /// Runs until `stop`: fills its caches, waits until it is `elected`, reads what the cloud has, and
-    /// reconciles. `ready` is called once writing may begin.
+    /// reconciles. `tell` hears how far it has come.
     pub async fn run(
         self: &Arc<Self>,
         stop: &CancellationToken,
         elected: impl Future<Output = ()>,
-        ready: impl FnOnce(),
+        tell: impl Fn(Progress),
     ) {
         let started = async {
             while !lock(&self.index).is_synced() {
-                self.synced.notified().await;
+                tokio::select! {
+                    () = self.synced.notified() => {}
+                    () = self.clock.sleep(LISTED_WITHIN) => {
+                        let missing = lock(&self.index).missing();
+                        tell(Progress::Listing(missing));
+                    }
+                }
             }
             elected.await;
             // After the election: what the last leader did is seen before anything is written.
@@ -211,7 +246,7 @@ impl<P: Provider> Reconciler<P> {
             () = stop.cancelled() => return,
             () = started => {}
         }
-        ready();
+        tell(Progress::Working);
         let nodes = tokio::spawn(Arc::clone(self).tell_nodes(stop.clone()));
         tokio::select! {
             () = self.drive(stop) => {}

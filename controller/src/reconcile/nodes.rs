@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onehop_core::crd::TargetMode;
+use onehop_core::crd::{Feature, TargetMode};
 use onehop_core::id::{Cidr, NodeName, ServiceKey};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
@@ -81,9 +81,11 @@ impl<P: Provider> Reconciler<P> {
             let register = lock(&self.register);
             let install = &self.settings.claim.install;
             let ready = |address: &IpAddr| {
-                register
-                    .vip_nodes(&service.key)
-                    .all(|node| index.vip_is_programmed(node, install, &service.uid, *address))
+                register.vip_nodes(&service.key).all(|node| {
+                    // Nobody waits for an agent that is absent (K-24).
+                    lock(&self.presence).is_absent(node, now)
+                        || index.vip_is_programmed(node, install, &service.uid, *address)
+                })
             };
             ingress
                 .iter()
@@ -149,13 +151,46 @@ impl<P: Provider> Reconciler<P> {
         }
     }
 
+    /// Pods of agents, or nodes, came, changed or went.
+    pub(super) fn note_agents(&self, index: &Index) {
+        let nodes = index.nodes().map(|node| node.name.clone()).collect();
+        let now = self.clock.now();
+        lock(&self.presence).update(&nodes, &index.ready_agents(), now);
+        self.nodes_wake.notify_one();
+    }
+
+    /// Counts nodes that have targets, and an agent that is absent though it had said what it can do (C-111).
+    fn measure_agents(&self) {
+        let now = self.clock.now();
+        let index = lock(&self.index);
+        let register = lock(&self.register);
+        let presence = lock(&self.presence);
+        let told = register.nodes();
+        let absent = told.into_iter().filter(|node| {
+            index.agent_offers(node, Feature::ServiceProxy) && presence.is_absent(node, now)
+        });
+        let absent = i64::try_from(absent.count()).unwrap_or(i64::MAX);
+        self.measures.agents_absent.set(absent);
+    }
+
     /// Writes to nodes until `stop`.
     pub(super) async fn tell_nodes(self: Arc<Self>, stop: CancellationToken) {
         let mut backoff = Policy::RETRY.start(&mut self.fork_rng());
         self.gone_nodes_due();
+        let mut compare_at = self.next_sweep(self.clock.now());
         loop {
             let purge = lock(&self.register).next_change();
-            let next = [lock(&self.due_nodes).at, purge]
+            self.measure_agents();
+            if self.clock.now() >= compare_at {
+                // Somebody may have changed or deleted an object: written only where it differs (C-14).
+                let all = lock(&self.register).nodes();
+                self.nodes_due(all, MERGE);
+                compare_at = self
+                    .next_sweep(self.clock.now())
+                    .max(self.clock.now() + LOOK);
+            }
+            let absent = lock(&self.presence).next_change(self.clock.now());
+            let next = [lock(&self.due_nodes).at, purge, absent, Some(compare_at)]
                 .into_iter()
                 .flatten()
                 .min();
@@ -211,7 +246,13 @@ impl<P: Provider> Reconciler<P> {
             }
             return Ok(());
         }
-        let wanted = lock(&self.register).entry(node, &ranges, there);
+        let wanted = {
+            let register = lock(&self.register);
+            for service in register.too_large(node) {
+                tracing::warn!(%node, %service, "too many targets on the node to tell its agent of them");
+            }
+            register.entry(node, &ranges, there)
+        };
         let nothing =
             wanted.targets.is_empty() && wanted.local.is_empty() && wanted.vips.is_empty();
         if there == Some(&wanted) || (there.is_none() && nothing) {

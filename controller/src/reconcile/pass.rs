@@ -180,19 +180,25 @@ impl<P: Provider> Reconciler<P> {
         let services = self.provider.services(shard);
         let mut suspects = lock(&self.suspects);
         let is_gone = |key| self.provider.left_of(key, seen).is_empty();
+        let now = self.clock.now();
+        let mut since = now;
         if services.iter().all(is_gone) {
             suspects.remove(shard);
-        } else if suspects.insert(shard.clone(), Suspicion::Orphan) != Some(Suspicion::Orphan) {
+        } else if let Some(Suspicion::Orphan(known)) = suspects.get(shard) {
+            since = *known;
+        } else {
             tracing::warn!(%shard, "cloud objects of ours which no Service wants");
+            suspects.insert(shard.clone(), Suspicion::Orphan(now));
         }
         let orphans = suspects
             .values()
-            .filter(|s| **s == Suspicion::Orphan)
+            .filter(|s| matches!(s, Suspicion::Orphan(_)))
             .count();
         self.measures
             .orphans
             .set(i64::try_from(orphans).unwrap_or(i64::MAX));
-        self.settings.orphans == Orphans::Delete
+        let over = now.since(since) >= self.settings.orphan_grace;
+        self.settings.orphans == Orphans::Delete && over
     }
 
     fn start_lanes(
@@ -228,6 +234,9 @@ impl<P: Provider> Reconciler<P> {
                 )
                 .await;
                 if let Err(error) = &result {
+                    if let Some(taken) = &error.taken {
+                        this.address_taken(&shard, taken);
+                    }
                     let labels = crate::metrics::LaneFailure {
                         lane: lane.as_str(),
                         class: error.class.as_str(),

@@ -8,7 +8,7 @@ use onehop_core::crd::{AddressPoolStatus, POOL_FINALIZER};
 
 use super::{Reconciler, lock};
 use crate::index::KnownPool;
-use crate::metrics::PoolsAbove;
+use crate::metrics::{OfFamily, PoolsAbove};
 use crate::plan::Provider;
 use crate::writes::WriteError;
 
@@ -25,6 +25,7 @@ impl<P: Provider> Reconciler<P> {
                 () = self.pools_changed.notified() => {}
                 () = self.clock.sleep(self.settings.sweep) => {}
             }
+            self.try_taken_again();
             self.measure_leaks();
             self.say_pools().await;
             self.clock.sleep(ROUND_EVERY).await;
@@ -45,6 +46,18 @@ impl<P: Provider> Reconciler<P> {
                 .pools_above
                 .get_or_create(&PoolsAbove { percent: level })
                 .set(above);
+        }
+        let by_family = self.provider.pool_use(&objects, &lock(&self.book));
+        for (family, (size, used)) in by_family {
+            let family = OfFamily {
+                family: family.as_str(),
+            };
+            let measures = &self.measures;
+            measures.pool_addresses.get_or_create(&family).set(size);
+            measures
+                .pool_addresses_in_use
+                .get_or_create(&family)
+                .set(used);
         }
         for pool in &pools {
             let status = pool

@@ -15,7 +15,7 @@ use crate::world::World;
 const SECOND: &str = "198.51.100.11";
 
 /// Replaces the one pod of `web` and waits until the cloud has the new one and lets the old one go.
-async fn members_are_cared_for(world: &World, old: u8, new: u8) {
+pub(crate) async fn members_are_cared_for(world: &World, old: u8, new: u8) {
     world.endpoints("web", &[new], &[old]).await;
     world
         .eventually("targets follow the pods", async |w| {
@@ -205,7 +205,7 @@ async fn c22_c29_the_peers_keys_do_the_same_and_an_event_names_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c25_fc101_a_restart_amid_allocations_keeps_what_is_given_shared_or_not() {
+async fn c25_l01_fc101_a_restart_amid_allocations_keeps_what_is_given_shared_or_not() {
     let world = World::start("198.51.100.10-198.51.100.12").await;
     for round in 0..3_u64 {
         let controller = world.controller();
@@ -290,7 +290,7 @@ async fn c23_the_oldest_waiter_is_first_and_a_fixed_address_is_taken_over_from_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c27_c104_a_pool_in_use_says_so_is_not_deleted_and_orphans_are_marked() {
+async fn c27_l03_c104_a_pool_in_use_says_so_is_not_deleted_and_orphans_are_marked() {
     let world = World::start(POOL).await;
     let controller = world.controller();
     world.service("web", json!({})).await;
@@ -412,5 +412,113 @@ async fn c20_a_pool_for_labelled_namespaces_serves_once_the_label_is_there() {
         .await
         .unwrap();
     has_address(&world, "web", FIRST).await;
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c29_ct24_with_policy_local_two_selectors_do_not_share_and_the_event_names_both() {
+    let world = World::start(POOL).await;
+    let controller = world.controller();
+    let key = ("onehop.dev/allow-shared-ip", "k");
+    for (name, protocol) in [("tcp", "TCP"), ("udp", "UDP")] {
+        let ports = json!([{ "name": "p", "port": 80, "protocol": protocol, "targetPort": 8080 }]);
+        let quiet = json!({ "type": "ClusterIP", "loadBalancerClass": null, "ports": ports });
+        world.service(name, quiet).await;
+        world
+            .patch(
+                name,
+                annotations(&[key, ("onehop.dev/loadBalancerIPs", FIRST)]),
+            )
+            .await;
+        let on = json!({ "spec": {
+            "type": "LoadBalancer", "loadBalancerClass": "onehop.dev/local", "externalTrafficPolicy": "Local",
+        } });
+        world.patch(name, on).await;
+        if name == "tcp" {
+            has_address(&world, name, FIRST).await;
+        }
+    }
+    world
+        .eventually("C-T24", async |w| {
+            let told = w.told("udp").await;
+            told.iter().any(|(reason, text)| {
+                let both = text.contains("default/udp") && text.contains("default/tcp");
+                reason == "RequestedAddressInUse" && both && text.contains("the same pod selector")
+            })
+        })
+        .await;
+    assert_eq!(world.address("udp").await, None, "C-T24: pending");
+    // L-06: with the same selector it may.
+    world
+        .patch("udp", json!({ "spec": { "selector": { "app": "tcp" } } }))
+        .await;
+    has_address(&world, "udp", FIRST).await;
+    controller.stop().await;
+}
+
+/// Exhaustion with many waiters, and a crowd that is let in at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c23_c38_a_hundred_waiters_are_served_in_order_of_their_age_once_there_is_room() {
+    let world = World::start("198.51.100.10-198.51.100.10").await;
+    let controller = world.controller();
+    let names: Vec<String> = (0..100).map(|n| format!("w{n:03}")).collect();
+    for name in &names {
+        world.service(name, json!({})).await;
+    }
+    world
+        .eventually_within(Duration::from_mins(1), "all but one wait", async |w| {
+            let mut waiting = 0;
+            for name in &names {
+                let told = w.condition(name).await;
+                waiting += usize::from(told.is_some_and(|c| c.reason == "AllocationFailed"));
+            }
+            waiting == 99
+        })
+        .await;
+    assert_eq!(
+        controller.metric("onehop_addresses_in_use").as_deref(),
+        Some("1"),
+        "C-110"
+    );
+    world
+        .furnish_as("more", &["198.51.100.100-198.51.100.149"])
+        .await;
+    let given = async |w: &World| w.held().len() == 51;
+    world
+        .eventually_within(Duration::from_mins(1), "the pool is used up", given)
+        .await;
+    let services = world
+        .api::<Service>()
+        .list(&kube::api::ListParams::default())
+        .await
+        .unwrap();
+    let mut all: Vec<_> = services.items.iter().collect();
+    all.sort_by_key(|s| {
+        (
+            s.metadata.creation_timestamp.clone(),
+            s.metadata.name.clone(),
+        )
+    });
+    let held = world
+        .cloud
+        .look(e2e_cloud::engine::Engine::inventory)
+        .load_balancers;
+    let has = |name: &str| {
+        let tag = format!("default/{name}");
+        held.iter()
+            .any(|lb| lb.spec.tags["onehop.dev/service"] == tag)
+    };
+    let turn: Vec<bool> = all
+        .iter()
+        .map(|s| has(s.metadata.name.as_deref().unwrap()))
+        .collect();
+    // The first one to come has the one address, whoever that was; of the others the oldest fifty.
+    let late = turn.iter().skip(51).filter(|given| **given).count();
+    assert!(late <= 1, "C-23: {turn:?}");
+    assert_eq!(
+        controller.metric("onehop_addresses_leaked").as_deref(),
+        Some("0"),
+        "C-35"
+    );
     controller.stop().await;
 }

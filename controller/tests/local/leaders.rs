@@ -48,6 +48,8 @@ async fn i9_c36_only_the_leader_writes_and_a_handover_repeats_nothing() {
     let b = b.working().await;
     world.quiet(Duration::from_millis(500)).await;
     assert_eq!(world.all_writes(), before, "I9: nothing is repeated");
+    assert_eq!(world.held().len(), 1, "C-40: one holder");
+    assert_eq!(world.cloud.violations(), Vec::<String>::new(), "C-40");
     world.endpoints("web", &[2, 3], &[]).await;
     let moved = async |w: &World| w.writes(Operation::DeregisterTargets) == 1;
     world.eventually("the new leader works on", moved).await;

@@ -7,6 +7,10 @@
 )]
 
 mod addresses;
+mod bad_input;
+#[path = "../../../e2e/src/documented.rs"]
+mod documented;
+mod gitops;
 mod leaders;
 mod world;
 
@@ -60,7 +64,7 @@ async fn a_service_gets_an_address_once_it_is_usable_and_then_nothing_is_written
         .unwrap()
         .ingress
         .unwrap()[0];
-    assert_eq!(ingress.ip_mode.as_deref(), Some("VIP"), "K-52");
+    assert_eq!(ingress.ip_mode.as_deref(), Some("VIP"), "K-52, L-30");
     world
         .eventually("two targets are healthy", async |w| {
             let object = w.api::<LoadBalancer>().get("web").await.unwrap();

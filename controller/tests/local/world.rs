@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use e2e_apiserver::{ApiServer, Clock as ApiClock, Config as ApiConfig, Identity, Serving};
 use e2e_cloud::driver::VirtualNode;
-use e2e_cloud::engine::{Config, Operation, Profile, Seq, TargetState, What};
+use e2e_cloud::engine::{Config, LbSpec, Operation, Profile, Seq, TargetState, What};
 use e2e_cloud::scale::Scale;
 use e2e_cloud::{Cloud, Driver, rest};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use onehop_controller::app::{App, Phase};
@@ -23,6 +24,7 @@ use onehop_controller::cloud::local::client::Client as CloudClient;
 use onehop_controller::cloud::local::{Local, plan, resolve::NodeProxy};
 use onehop_controller::lease::{Election, Lost, Timing};
 use onehop_controller::node_targets::Ranges;
+use onehop_controller::policy::Policies;
 use onehop_controller::reconcile::{Orphans, Settings};
 use onehop_controller::snapshot::{Claim, Classless};
 use onehop_core::crd::{AddressPool, LoadBalancer};
@@ -46,6 +48,8 @@ pub(crate) struct World {
     client: Client,
     clock: Clock,
     url: String,
+    /// How the controllers behave that are started from now on.
+    pub(crate) tune: Tune,
     _driver: Driver,
     rest: JoinHandle<std::io::Result<()>>,
 }
@@ -56,14 +60,35 @@ impl Drop for World {
     }
 }
 
+/// What tests change of a controller.
+#[derive(Clone)]
+pub(crate) struct Tune {
+    pub(crate) policies: Policies,
+    pub(crate) sweep: Duration,
+    pub(crate) orphans: Orphans,
+    pub(crate) orphan_grace: Duration,
+    /// Its clock.
+    pub(crate) clock: Clock,
+}
+
 /// A controller that runs.
 pub(crate) struct Controller {
     stop: CancellationToken,
     task: JoinHandle<Result<(), Lost>>,
     phase: watch::Receiver<Phase>,
+    metrics: Metrics,
 }
 
 impl Controller {
+    /// The value of a metric without labels.
+    pub(crate) fn metric(&self, name: &str) -> Option<String> {
+        let page = self.metrics.page();
+        let line = page
+            .lines()
+            .find(|line| line.split(' ').next() == Some(name))?;
+        Some(line.rsplit(' ').next()?.to_owned())
+    }
+
     /// Waits until it reconciles.
     pub(crate) async fn working(self) -> Self {
         self.reaches(|phase| *phase == Phase::Working).await
@@ -99,7 +124,9 @@ impl Controller {
 pub(crate) struct Program {
     child: Child,
     kubeconfig: PathBuf,
-    _serving: Serving,
+    log: PathBuf,
+    address: SocketAddr,
+    serving: Option<Serving>,
 }
 
 impl Program {
@@ -107,17 +134,48 @@ impl Program {
     pub(crate) async fn kill(mut self) {
         self.child.kill().await.unwrap();
     }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Takes the API server away from it: connections end, and nobody listens.
+    pub(crate) async fn without_api_server(&mut self, world: &World) {
+        self.serving = None;
+        let address = self.address;
+        world
+            .eventually("the API server is away", async |_| {
+                tokio::net::TcpStream::connect(address).await.is_err()
+            })
+            .await;
+    }
+
+    /// Gives it back.
+    pub(crate) fn with_api_server(&mut self, world: &World) {
+        let listener = std::net::TcpListener::bind(self.address).unwrap();
+        self.serving = Some(world.server.serve_tls(listener, &[]).unwrap());
+    }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.kubeconfig);
+        let _ = std::fs::remove_file(&self.log);
     }
 }
 
 impl World {
     /// Two nodes, one pool with these addresses, and a cloud whose targets are all up.
     pub(crate) async fn start(pool: &str) -> Self {
+        let world = Self::without_crds().await;
+        world.install_crds().await;
+        world.furnish(pool).await;
+        world
+    }
+
+    /// As [`World::start`], with an API server that does not know our kinds, and so without a pool.
+    pub(crate) async fn without_crds() -> Self {
         let clock = Clock::fixed(START);
         let server = ApiServer::start(ApiClock::fixed(START), ApiConfig::default());
         let config = Config {
@@ -140,24 +198,44 @@ impl World {
             client,
             clock,
             url,
+            tune: Tune {
+                policies: Policies::default(),
+                sweep: Duration::from_mins(1),
+                orphans: Orphans::Report,
+                orphan_grace: Duration::ZERO,
+                clock,
+            },
             _driver: driver,
             rest,
         };
-        world.furnish(pool).await;
+        world.nodes().await;
         world
     }
 
-    async fn furnish(&self, pool: &str) {
+    /// Makes our kinds known.
+    pub(crate) async fn install_crds(&self) {
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         for crd in onehop_core::crd::definitions() {
             crds.create(&PostParams::default(), &crd).await.unwrap();
         }
+    }
+
+    /// Makes the pool `default`.
+    pub(crate) async fn furnish(&self, pool: &str) {
+        self.furnish_as("default", &[pool]).await;
+    }
+
+    /// Makes a pool.
+    pub(crate) async fn furnish_as(&self, name: &str, addresses: &[&str]) {
         let pools: Api<AddressPool> = Api::all(self.client.clone());
         let object = read(json!({
             "apiVersion": "onehop.dev/v1alpha1", "kind": "AddressPool",
-            "metadata": { "name": "default" }, "spec": { "addresses": [pool] },
+            "metadata": { "name": name }, "spec": { "addresses": addresses },
         }));
         pools.create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    async fn nodes(&self) {
         let nodes: Api<Node> = Api::all(self.client.clone());
         for n in 1..=2_u8 {
             let name = format!("node-{n}");
@@ -178,11 +256,21 @@ impl World {
 
     /// Starts a controller, the only replica.
     pub(crate) fn controller(&self) -> Controller {
-        self.start_controller("demo-local", None)
+        self.start_controller("demo-local", CLASS, None)
     }
 
     /// Starts a replica of an install.
     pub(crate) fn replica(&self, install: &str, identity: &str) -> Controller {
+        self.replica_of_class(install, identity, CLASS)
+    }
+
+    /// Starts a replica of an install that owns another class.
+    pub(crate) fn replica_of_class(
+        &self,
+        install: &str,
+        identity: &str,
+        class: &str,
+    ) -> Controller {
         let (lease, ms) = (Duration::from_secs(3), Duration::from_millis);
         let election = Election {
             identity: identity.to_owned(),
@@ -190,10 +278,15 @@ impl World {
             name: Election::lease_name(&install.into()),
             timing: Timing::new(lease, ms(2000), ms(100)).unwrap(),
         };
-        self.start_controller(install, Some(election))
+        self.start_controller(install, class, Some(election))
     }
 
-    fn start_controller(&self, install: &str, election: Option<Election>) -> Controller {
+    fn start_controller(
+        &self,
+        install: &str,
+        class: &str,
+        election: Option<Election>,
+    ) -> Controller {
         let install = InstallId::from(install);
         let caller = election.as_ref().map_or("only", |e| e.identity.as_str());
         let url = self.url.parse().unwrap();
@@ -203,30 +296,38 @@ impl World {
             switch_tail: Duration::from_secs(1),
         };
         let identity = Identity::service_account("onehop-system", "controller");
+        let metrics = Metrics::default();
         let app = App {
             provider: Local::new(client, local, NodeProxy::Beside),
             client: self.server.client(&identity),
-            clock: self.clock,
+            clock: self.tune.clock,
             seed: 7,
             settings: Settings {
                 claim: Claim {
-                    classes: [CLASS.to_owned()].into(),
+                    classes: [class.to_owned()].into(),
                     classless: Classless::Ignore,
                     install,
                 },
+                policies: self.tune.policies.clone(),
                 workers: 4,
-                sweep: Duration::from_mins(1),
+                sweep: self.tune.sweep,
                 second_look: Duration::from_mins(1),
-                orphans: Orphans::Report,
                 ranges: Ranges::default(),
+                orphans: self.tune.orphans,
+                orphan_grace: self.tune.orphan_grace,
             },
-            metrics: Metrics::default(),
+            metrics: metrics.clone(),
             election,
         };
         let (sender, phase) = watch::channel(Phase::default());
         let stop = CancellationToken::new();
         let task = tokio::spawn(app.run(stop.clone(), sender));
-        Controller { stop, task, phase }
+        Controller {
+            stop,
+            task,
+            phase,
+            metrics,
+        }
     }
 
     /// Starts the program itself, over TLS, as a process that can be killed.
@@ -241,28 +342,48 @@ impl World {
         let name = format!("onehop-controller-{}-{number}.yaml", std::process::id());
         let kubeconfig = std::env::temp_dir().join(name);
         std::fs::write(&kubeconfig, config).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_onehop-controller"))
-            .args(["--provider", "local", "--install-id", "demo-local"])
-            .args(["--local-endpoint", &self.url, "--switch-tail-seconds", "1"])
-            // One replica after the other: the next one need not wait for the Lease of the last.
-            .arg("--leader-elect=false")
-            .args([
-                "--metrics-address",
-                "127.0.0.1:0",
-                "--health-address",
-                "127.0.0.1:0",
-            ])
+        let log = kubeconfig.with_extension("log");
+        let child = self
+            .command()
             .arg("--kubeconfig")
             .arg(&kubeconfig)
             .env("ONEHOP_LOG", "warn")
+            .stderr(std::fs::File::create(&log).unwrap())
             .kill_on_drop(true)
             .spawn()
             .unwrap();
         Program {
             child,
             kubeconfig,
-            _serving: serving,
+            log,
+            address: serving.address(),
+            serving: Some(serving),
         }
+    }
+
+    /// How the program ended with these flags, and what it said.
+    pub(crate) async fn ended(&self, flags: &[&str]) -> (Option<i32>, String) {
+        let ended = self.command().args(flags).kill_on_drop(true).output();
+        // It ends by itself.
+        let ended = tokio::time::timeout(Duration::from_mins(1), ended).await;
+        let output = ended.unwrap().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onehop-controller"));
+        command
+            .args(["--provider", "local", "--install-id", "demo-local"])
+            .args(["--local-endpoint", &self.url, "--switch-tail-seconds", "1"])
+            // One replica after the other: the next one need not wait for the Lease of the last.
+            .arg("--leader-elect=false")
+            .env("ONEHOP_METRICS_ADDRESS", "127.0.0.1:0")
+            .env("ONEHOP_HEALTH_ADDRESS", "127.0.0.1:0");
+        command
     }
 
     /// A client with every right.
@@ -292,6 +413,26 @@ impl World {
             .create(&PostParams::default(), &read(object))
             .await
             .unwrap()
+    }
+
+    /// Makes a namespace with these labels.
+    pub(crate) async fn namespace(&self, name: &str, labels: Value) {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let object = read(json!({ "metadata": { "name": name, "labels": labels } }));
+        namespaces
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
+    }
+
+    /// Changes labels of a namespace.
+    pub(crate) async fn label_namespace(&self, name: &str, labels: Value) {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+        namespaces
+            .patch(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
     }
 
     /// The UID of a pod, which is made if it is not there.
@@ -377,6 +518,55 @@ impl World {
         about.filter_map(|event| event.reason).collect()
     }
 
+    /// Reasons and messages of the events about a Service.
+    pub(crate) async fn told(&self, name: &str) -> Vec<(String, String)> {
+        let events = self
+            .api::<Event>()
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        let about = events
+            .items
+            .into_iter()
+            .filter(|e| e.involved_object.name.as_deref() == Some(name));
+        about
+            .filter_map(|e| Some((e.reason?, e.message?)))
+            .collect()
+    }
+
+    /// Our condition on a Service.
+    pub(crate) async fn condition(&self, name: &str) -> Option<Condition> {
+        let service = self.api::<Service>().get(name).await.unwrap();
+        let conditions = service.status?.conditions?;
+        conditions
+            .into_iter()
+            .find(|c| c.type_ == "onehop.dev/LoadBalancerReady")
+    }
+
+    /// Somebody else makes a load balancer with this address.
+    pub(crate) fn foreign_balancer(&self, address: &str) {
+        let spec = LbSpec {
+            name: "theirs".to_owned(),
+            tags: BTreeMap::new(),
+            addresses: vec![address.parse().unwrap()],
+            zones: Vec::new(),
+            cross_zone: true,
+            preserve_client_ip: true,
+            floating: false,
+            sharing_key: None,
+        };
+        self.cloud
+            .with(|engine, now| engine.create_lb(now, address, spec))
+            .unwrap();
+    }
+
+    /// The addresses of every load balancer in the cloud.
+    pub(crate) fn held(&self) -> Vec<IpAddr> {
+        let inventory = self.cloud.look(e2e_cloud::engine::Engine::inventory);
+        let balancers = inventory.load_balancers.into_iter();
+        balancers.flat_map(|lb| lb.spec.addresses).collect()
+    }
+
     /// How often each target got into this state, by the cloud's log.
     pub(crate) fn times_in_state(&self, wanted: TargetState) -> BTreeMap<String, u32> {
         let mut times = BTreeMap::new();
@@ -415,9 +605,20 @@ impl World {
             .sum()
     }
 
-    /// Waits until the check holds; fails with the state of everything after ten seconds.
-    pub(crate) async fn eventually(&self, what: &str, mut holds: impl AsyncFnMut(&Self) -> bool) {
-        let deadline = self.clock.now() + Duration::from_secs(10);
+    /// Waits until the check holds; fails with the state of everything after twenty seconds.
+    pub(crate) async fn eventually(&self, what: &str, holds: impl AsyncFnMut(&Self) -> bool) {
+        self.eventually_within(Duration::from_secs(20), what, holds)
+            .await;
+    }
+
+    /// As [`World::eventually`], for what takes longer.
+    pub(crate) async fn eventually_within(
+        &self,
+        time: Duration,
+        what: &str,
+        mut holds: impl AsyncFnMut(&Self) -> bool,
+    ) {
+        let deadline = self.clock.now() + time;
         while !holds(self).await {
             if self.clock.now() > deadline {
                 self.fail(what).await;

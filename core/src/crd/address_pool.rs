@@ -88,6 +88,10 @@ pub struct AddressPoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub orphaned: Vec<String>,
+    /// What of the pool cannot be read and is left out (C-17).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub problems: Vec<String>,
 }
 
 impl AddressPoolSpec {
@@ -97,7 +101,13 @@ impl AddressPoolSpec {
         let mut problems = Vec::new();
         for text in &self.addresses {
             match text.parse() {
-                Ok(range) => ranges.push(range),
+                Ok(range) if !NOBODYS.iter().any(|(of, first, last)| {
+                    AddressRange { family: *of, first: *first, last: *last }.overlaps(range)
+                }) => ranges.push(range),
+                Ok(_) => problems.push(ParseError {
+                    text: text.clone(),
+                    what: "a range that Services can have: it holds unspecified, loopback, multicast or broadcast addresses",
+                }),
                 Err(problem) => problems.push(problem),
             }
         }
@@ -112,6 +122,16 @@ impl AddressPoolSpec {
         }
     }
 }
+
+/// Addresses that no Service can have, first and last: 0.0.0.0/8, 127.0.0.0/8, 224.0.0.0/4, 255.255.255.255, `::`, `::1`, `ff00::/8`.
+const NOBODYS: [(IpFamily, u128, u128); 6] = [
+    (IpFamily::V4, 0, 0x00ff_ffff),
+    (IpFamily::V4, 0x7f00_0000, 0x7fff_ffff),
+    (IpFamily::V4, 0xe000_0000, 0xefff_ffff),
+    (IpFamily::V4, 0xffff_ffff, 0xffff_ffff),
+    (IpFamily::V6, 0, 1),
+    (IpFamily::V6, 0xff << 120, u128::MAX),
+];
 
 /// A range of addresses of one family, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -31,6 +31,10 @@ use serde::{Deserialize, Serialize};
 pub const GROUP: &str = "onehop.dev";
 /// Label of the install that an object belongs to (K-02).
 pub const INSTALL_LABEL: &str = "onehop.dev/install";
+/// Label by which pods of ours are known.
+pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
+/// Its value on the agents' pods (K-24).
+pub const AGENT_COMPONENT: &str = "node-agent";
 /// Our finalizer on Services (K-03).
 pub const SERVICE_FINALIZER: &str = "onehop.dev/load-balancer";
 /// Our finalizer on `LoadBalancer` objects, until every target is unused.

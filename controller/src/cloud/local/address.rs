@@ -12,9 +12,12 @@ use std::net::IpAddr;
 
 use onehop_core::id::{IpFamily, ServiceKey};
 
+use super::annotations::SHARING_NAMESPACES;
+use crate::policy::{Policy, Sharing};
+
 pub use book::{AddressBook, Holder, Source};
 pub use pool::{Customer, Labels, Pool, Pools, Standing};
-pub use share::{Backends, Clash, Terms};
+pub use share::{Backends, Clash, Partners, Scope, SharingKey, Terms};
 
 /// What a Service asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +41,8 @@ pub struct Ask<'a> {
     pub request: &'a Request,
     /// On which terms with others.
     pub terms: &'a Terms,
+    /// What it may ask for (K-60).
+    pub policy: &'a Policy,
 }
 
 /// What became of a request.
@@ -61,6 +66,14 @@ pub enum Denied {
         address: IpAddr,
         /// Who holds it.
         holder: ServiceKey,
+    },
+    /// Somebody has it in the cloud of whom no Service tells (C-33).
+    #[error("address {address} is held in the cloud by {by}")]
+    InCloud {
+        /// The address.
+        address: IpAddr,
+        /// Who.
+        by: String,
     },
     /// Two Services may not share an address (C-29).
     #[error(
@@ -97,6 +110,16 @@ pub enum Denied {
         pool: String,
         /// Why.
         why: String,
+    },
+    /// The install does not let this namespace have it (K-60).
+    #[error("{asked} is refused by policy {policy:?}, which allows {allowed}")]
+    Policy {
+        /// What.
+        asked: String,
+        /// The policy's name.
+        policy: String,
+        /// What would be right.
+        allowed: String,
     },
     /// No pool is for this Service.
     #[error("no AddressPool is for this Service (there are: {0})")]
@@ -151,6 +174,7 @@ fn in_order(ask: Ask<'_>, book: &AddressBook) -> Vec<IpAddr> {
 }
 
 fn choose(ask: Ask<'_>, pools: &Pools, book: &AddressBook) -> Result<Vec<IpAddr>, Denied> {
+    permitted(ask)?;
     if !ask.request.addresses.is_empty() {
         return fixed(ask, pools, book);
     }
@@ -204,9 +228,16 @@ fn fixed(ask: Ask<'_>, pools: &Pools, book: &AddressBook) -> Result<Vec<IpAddr>,
         }
         let candidates = candidates(ask, pools)?;
         if !candidates.iter().any(|pool| pool.offers(*address)) {
-            return Err(Denied::NotInPool {
-                address: *address,
-                pools: names(&candidates),
+            let mut others = pools.iter().filter(|pool| may_serve(ask, pool));
+            return Err(match others.find(|pool| pool.offers(*address)) {
+                Some(pool) => no_pool(
+                    ask,
+                    format!("address {address} of AddressPool {:?}", pool.name),
+                ),
+                None => Denied::NotInPool {
+                    address: *address,
+                    pools: names(&candidates),
+                },
             });
         }
     }
@@ -278,16 +309,58 @@ fn candidates<'a>(ask: Ask<'_>, pools: &'a Pools) -> Result<Vec<&'a Pool>, Denie
         let pool = name.clone();
         return Err(Denied::PoolRefuses { pool, why });
     }
-    let fixed = !ask.request.addresses.is_empty();
-    let may = |pool: &&Pool| {
-        let asked = fixed || pool.spec.auto_assign;
-        asked && pool.standing == Standing::Open && pool.serves(ask.customer)
-    };
-    let chosen: Vec<&Pool> = pools.iter().filter(may).collect();
-    if chosen.is_empty() {
+    let serving: Vec<&Pool> = pools.iter().filter(|pool| may_serve(ask, pool)).collect();
+    if serving.is_empty() {
         return Err(Denied::NoPool(names(&pools.iter().collect::<Vec<_>>())));
     }
+    let allowed = |pool: &&&Pool| ask.policy.allows_pool(&pool.name);
+    let chosen: Vec<&Pool> = serving.iter().filter(allowed).copied().collect();
+    if chosen.is_empty() {
+        return Err(no_pool(ask, format!("AddressPool {}", names(&serving))));
+    }
     Ok(chosen)
+}
+
+/// Whether a pool that was not named would serve the request, whatever the policy says.
+fn may_serve(ask: Ask<'_>, pool: &Pool) -> bool {
+    let fixed = !ask.request.addresses.is_empty();
+    let asked = fixed || pool.spec.auto_assign;
+    let named = ask
+        .request
+        .pool
+        .as_ref()
+        .is_none_or(|name| pool.name == *name);
+    named && asked && pool.standing == Standing::Open && pool.serves(ask.customer)
+}
+
+/// What a Service asks for by name has to be allowed, also where it has it already: the policy may be newer.
+fn permitted(ask: Ask<'_>) -> Result<(), Denied> {
+    let across = ask
+        .terms
+        .key
+        .as_ref()
+        .is_some_and(|k| k.scope == Scope::Across);
+    if across && ask.policy.across_namespaces == Sharing::Forbidden {
+        return Err(Denied::Policy {
+            asked: SHARING_NAMESPACES.to_owned(),
+            policy: ask.policy.name.clone(),
+            allowed: "no sharing between namespaces".to_owned(),
+        });
+    }
+    match &ask.request.pool {
+        Some(name) if !ask.policy.allows_pool(name) => {
+            Err(no_pool(ask, format!("AddressPool {name:?}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn no_pool(ask: Ask<'_>, asked: String) -> Denied {
+    Denied::Policy {
+        asked,
+        policy: ask.policy.name.clone(),
+        allowed: ask.policy.pools().to_string(),
+    }
 }
 
 #[cfg(test)]

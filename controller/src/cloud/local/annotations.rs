@@ -29,8 +29,20 @@ pub const SHARING: &str = "onehop.dev/allow-shared-ip";
 /// The same, as `MetalLB` has it.
 pub const METALLB_SHARING: &str = "metallb.io/allow-shared-ip";
 
+/// Namespaces with whose Services the address may be shared too, or `*` (C-30).
+pub const SHARING_NAMESPACES: &str = "onehop.dev/allow-shared-ip-namespaces";
+
+/// Most bytes of a value that a message quotes.
+const QUOTED_MAX: usize = 100;
 const OUR_PREFIX: &str = "onehop.dev/";
-const KNOWN: [&str; 5] = [TARGET, MEMBERSHIP, ADDRESSES, POOL, SHARING];
+const KNOWN: [&str; 6] = [
+    TARGET,
+    MEMBERSHIP,
+    ADDRESSES,
+    POOL,
+    SHARING,
+    SHARING_NAMESPACES,
+];
 const ADDRESS_LIST: &str = "a list of addresses with commas, at most one per family";
 
 /// What a Service's annotations and its `loadBalancerIP` ask for.
@@ -46,11 +58,16 @@ pub struct Wishes {
     pub pool: Option<String>,
     /// A key for sharing an address.
     pub sharing: Option<String>,
+    /// Namespaces with which it may be shared too, as they were written.
+    pub sharing_namespaces: Option<String>,
     /// What is worth saying although nothing is wrong.
     pub hints: Vec<Hint>,
     /// Option, canonical value and the annotation it came from.
-    pub origins: Vec<(&'static str, String, String)>,
+    pub origins: Vec<Origin>,
 }
+
+/// Option, canonical value and the annotation that it came from.
+pub type Origin = (&'static str, String, String);
 
 /// Something about an annotation that is worth saying.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,11 +118,15 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {:?} is not allowed: {}",
-            self.key, self.value, self.allowed
-        )
+        // An annotation may hold a whole file.
+        let quoted = &self.value[..self.value.floor_char_boundary(QUOTED_MAX)];
+        let more = if quoted.len() < self.value.len() {
+            "…"
+        } else {
+            ""
+        };
+        let Self { key, allowed, .. } = self;
+        write!(f, "{key}: {quoted:?}{more} is not allowed: {allowed}")
     }
 }
 
@@ -149,6 +170,7 @@ pub fn parse(service: &ServiceSpec) -> (Wishes, Vec<Problem>) {
         "sharingKey",
         "a word that others have too",
     );
+    wishes.sharing_namespaces = parser.namespaces(wishes.sharing.is_some(), &mut wishes.origins);
     wishes.addresses = parser.addresses(service, &mut wishes.origins);
     let labels = [SHARING, METALLB_SHARING].into_iter();
     let labels = labels.filter(|key| service.labels.contains_key(*key));
@@ -211,6 +233,35 @@ impl<'a> Parser<'a> {
         Some((key, text))
     }
 
+    fn namespaces(&mut self, shares: bool, origins: &mut Vec<Origin>) -> Option<String> {
+        let text = self.annotations.get(SHARING_NAMESPACES)?.trim();
+        let name = |name: &str| {
+            let name = name.trim();
+            let dns = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            name == "*" || (!name.is_empty() && name.len() <= 63 && name.chars().all(dns))
+        };
+        if !text.split(',').all(name) {
+            self.problem(
+                SHARING_NAMESPACES,
+                text,
+                "names of namespaces with commas, or *",
+            );
+            return None;
+        }
+        if !shares {
+            let what = format!("only together with {SHARING}");
+            self.problem(SHARING_NAMESPACES, text, what);
+            return None;
+        }
+        let origin = (
+            "sharingNamespaces",
+            text.to_owned(),
+            SHARING_NAMESPACES.to_owned(),
+        );
+        origins.push(origin);
+        Some(text.to_owned())
+    }
+
     fn word<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         let value = self.annotations.get(key)?;
         let found = words.iter().find(|(word, _)| *word == value.trim());
@@ -221,11 +272,7 @@ impl<'a> Parser<'a> {
         found.map(|(_, meaning)| *meaning)
     }
 
-    fn addresses(
-        &mut self,
-        service: &ServiceSpec,
-        origins: &mut Vec<(&'static str, String, String)>,
-    ) -> Vec<IpAddr> {
+    fn addresses(&mut self, service: &ServiceSpec, origins: &mut Vec<Origin>) -> Vec<IpAddr> {
         let annotated = self.first([ADDRESSES, METALLB_ADDRESSES]);
         let field = service.requested_address.as_deref();
         let (key, text) = match (annotated, field) {
@@ -285,7 +332,7 @@ mod tests {
             [
                 "onehop.dev/tagret: \"pod\" is not allowed: the keys here are onehop.dev/target, \
              onehop.dev/membership, onehop.dev/loadBalancerIPs, onehop.dev/address-pool, \
-             onehop.dev/allow-shared-ip",
+             onehop.dev/allow-shared-ip, onehop.dev/allow-shared-ip-namespaces",
                 "onehop.dev/target: \"pods\" is not allowed: one of node, vip, pod",
                 "onehop.dev/loadBalancerIPs: \"10.0.0.1,10.0.0.2\" is not allowed: a list of addresses \
              with commas, at most one per family",
@@ -343,6 +390,44 @@ mod tests {
             assert_eq!(wishes.addresses, Vec::<IpAddr>::new(), "C-22");
             assert_eq!((problems.len(), problems[0].key.as_str()), (1, key), "C-22");
         }
+    }
+
+    #[test]
+    fn c08_a_huge_value_is_quoted_in_part_and_a_strange_one_is_escaped() {
+        let huge = "é".repeat(100_000);
+        let (_, problems) = parse(&service(&[
+            (TARGET, huge.as_str()),
+            (MEMBERSHIP, "a\n\u{0}b"),
+        ]));
+        let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        assert!(texts.iter().all(|text| text.len() < 300), "C-08");
+        assert!(texts[0].contains("…"), "C-08: {}", texts[0]);
+        assert!(texts[1].contains(r#""a\n\0b""#), "C-08: {}", texts[1]);
+    }
+
+    #[test]
+    fn c30_namespaces_to_share_with_need_a_key_and_names_that_namespaces_can_have() {
+        let wishes = |list: &[(&str, &str)]| parse(&service(list));
+        let (good, problems) = wishes(&[(SHARING, "k"), (SHARING_NAMESPACES, " shop, b-2 ")]);
+        assert_eq!(
+            (good.sharing_namespaces.as_deref(), problems.len()),
+            (Some("shop, b-2"), 0),
+            "C-30"
+        );
+        for bad in ["", "shop,", "Shop", "a b"] {
+            let (wishes, problems) = wishes(&[(SHARING, "k"), (SHARING_NAMESPACES, bad)]);
+            assert_eq!(
+                (wishes.sharing_namespaces, problems.len()),
+                (None, 1),
+                "C-08: {bad:?}"
+            );
+        }
+        let (_, problems) = wishes(&[(SHARING_NAMESPACES, "*")]);
+        let told = problems[0].to_string();
+        assert!(
+            told.ends_with("only together with onehop.dev/allow-shared-ip"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
-use onehop_core::id::{ServiceKey, ServiceUid};
+use onehop_core::id::{IpFamily, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -97,6 +97,14 @@ impl Provider for Local {
         book: &AddressBook,
     ) -> BTreeMap<String, AddressPoolStatus> {
         Pools::read(pools).statuses(book)
+    }
+
+    fn pool_use(
+        &self,
+        pools: &[AddressPool],
+        book: &AddressBook,
+    ) -> BTreeMap<IpFamily, (i64, i64)> {
+        Pools::read(pools).in_use(book)
     }
 
     async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {

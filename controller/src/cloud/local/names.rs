@@ -65,6 +65,19 @@ pub fn group(
     )
 }
 
+/// Name for a group that has the name of another one by mistake.
+pub fn twin(name: &str, id: &str) -> String {
+    format!("{name}{TWIN}{id}")
+}
+
+/// Whether a name is one of those.
+pub fn is_twin(name: &str) -> bool {
+    name.contains(TWIN)
+}
+
+/// In no name that we give.
+const TWIN: char = '~';
+
 fn named(install: &InstallId, service: &ServiceKey, uid: &ServiceUid, what: &str) -> String {
     let mut hash = Sha256::new();
     for part in [

@@ -4,14 +4,31 @@ use onehop_core::crd::LoadBalancerSpec;
 use onehop_core::id::IpFamily;
 use onehop_core::service::ServiceSpec;
 
-use super::address::{self, AddressBook, Ask, Customer, Denied, Holder, Pools, Request, Terms};
-use super::resolve::{OPTION_ADDRESSES, OPTION_POOL, OPTION_SHARING};
+use super::address::{
+    self, AddressBook, Ask, Customer, Denied, Holder, Partners, Pools, Request, Scope, SharingKey,
+    Terms,
+};
+use super::resolve::{OPTION_ADDRESSES, OPTION_POOL, OPTION_SHARING, OPTION_SHARING_NAMESPACES};
 use crate::plan::{Found, Giver, Market, Notice, Placed, Refusal};
 
 /// Value of an option of the resolved spec.
 pub(super) fn option<'a>(spec: &'a LoadBalancerSpec, name: &str) -> Option<&'a str> {
     let option = spec.options.iter().find(|option| option.name == name)?;
     Some(&option.value)
+}
+
+/// The sharing key of the resolved spec, and with whom it agrees to share.
+pub(super) fn sharing(spec: &LoadBalancerSpec) -> (Option<SharingKey>, Partners) {
+    let partners = option(spec, OPTION_SHARING_NAMESPACES).map_or(Partners::Own, Partners::parse);
+    let scope = match partners {
+        Partners::Own => Scope::Namespace,
+        Partners::Named(_) | Partners::Any => Scope::Across,
+    };
+    let key = option(spec, OPTION_SHARING).map(|name| SharingKey {
+        name: name.to_owned(),
+        scope,
+    });
+    (key, partners)
 }
 
 /// Chooses addresses for one Service from the pools.
@@ -41,7 +58,8 @@ pub(super) fn place(
             labels: &service.labels,
         },
         request: &request,
-        terms: &Terms::of(service, spec, option(spec, OPTION_SHARING)),
+        terms: &Terms::of(service, spec, sharing(spec)),
+        policy: &market.policy,
     };
     let placement = address::allocate(ask, &pools, book);
     let orphaned = placement.orphaned.iter().map(|address| Notice {
@@ -63,7 +81,10 @@ pub(super) fn place(
 fn refusal(denied: &Denied) -> Refusal {
     Refusal {
         reason: match denied {
-            Denied::InUse { .. } | Denied::Clash { .. } => "RequestedAddressInUse",
+            Denied::InUse { .. } | Denied::InCloud { .. } | Denied::Clash { .. } => {
+                "RequestedAddressInUse"
+            }
+            Denied::Policy { .. } => "PolicyRefused",
             _ => "AllocationFailed",
         },
         message: denied.to_string(),
@@ -73,10 +94,8 @@ fn refusal(denied: &Denied) -> Refusal {
 /// Notes an address in use with the terms that were carried out last (C-25).
 pub(super) fn restore(found: Found<'_>, book: &mut AddressBook) -> Result<(), Holder> {
     let terms = match (found.service, found.spec) {
-        (Some(service), Some(spec)) => Terms::of(service, spec, option(spec, OPTION_SHARING)),
-        (None, Some(spec)) => {
-            Terms::of(&ServiceSpec::default(), spec, option(spec, OPTION_SHARING))
-        }
+        (Some(service), Some(spec)) => Terms::of(service, spec, sharing(spec)),
+        (None, Some(spec)) => Terms::of(&ServiceSpec::default(), spec, sharing(spec)),
         (_, None) => Terms::default(),
     };
     let request = found.spec.map(request);

@@ -252,6 +252,8 @@ impl Planner<'_> {
             }
             match group.retired {
                 None => self.retire(group),
+                // Written by a clock that was ahead of ours: begins anew, late and never early.
+                Some(since) if since > self.now => self.retire(group),
                 Some(since) if since + self.settings.switch_tail > self.now => {
                     self.membership(
                         &group.spec.name,

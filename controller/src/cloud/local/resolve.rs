@@ -20,6 +20,8 @@ pub const OPTION_ADDRESSES: &str = "addresses";
 pub const OPTION_POOL: &str = "addressPool";
 /// Option name of the sharing key in the resolved spec.
 pub const OPTION_SHARING: &str = "sharingKey";
+/// Option name of the namespaces that the address may be shared with.
+pub const OPTION_SHARING_NAMESPACES: &str = "sharingNamespaces";
 
 /// Who forwards on the nodes, and so which port tells their health (crd.md section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub enum NodeProxy {
     Replace,
 }
 
+/// Ports that a message names.
+const PORTS_NAMED: usize = 5;
 /// Value of the label that hands a Service to the agent beside kube-proxy.
 const AGENT_PROXY_NAME: &str = "onehop";
 /// Node health of kube-proxy.
@@ -51,12 +55,22 @@ pub fn resolve(
         .map(|problem| refusal("AnnotationInvalid", problem.to_string()))
         .collect();
     let mut ports = Vec::new();
+    let mut refused: Vec<(Refusal, Vec<String>)> = Vec::new();
     for port in &service.ports {
         match resolve_port(proxy, service, port, wishes.mode, last_good) {
             Ok(port) => ports.push(port),
-            Err(refused) => refusals.push(refused),
+            // A Service may have a thousand ports: what is wrong with all of them is said once.
+            Err(why) => match refused.iter_mut().find(|(known, _)| *known == why) {
+                Some((_, names)) => names.push(port.key.to_string()),
+                None => refused.push((why, vec![port.key.to_string()])),
+            },
         }
     }
+    refusals.extend(
+        refused
+            .into_iter()
+            .map(|(why, names)| of_ports(&why, &names)),
+    );
     let notices = wishes.hints.iter().map(notice).collect();
     if !refusals.is_empty() {
         let kept = last_good
@@ -111,6 +125,18 @@ fn notice(hint: &Hint) -> Notice {
     }
 }
 
+/// The refusal with the ports that it is about, the first few by name.
+fn of_ports(why: &Refusal, names: &[String]) -> Refusal {
+    let (first, rest) = names.split_at(names.len().min(PORTS_NAMED));
+    let word = if names.len() == 1 { "port" } else { "ports" };
+    let more = match rest.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let message = format!("{word} {}{more}: {}", first.join(", "), why.message);
+    refusal(why.reason, message)
+}
+
 fn refusal(reason: &'static str, message: String) -> Refusal {
     Refusal { reason, message }
 }
@@ -123,7 +149,7 @@ fn resolve_port(
     last_good: Option<&LoadBalancerSpec>,
 ) -> Result<LoadBalancerPort, Refusal> {
     if port.key.protocol == Protocol::Sctp {
-        let message = format!("port {}: this cloud has no SCTP listeners", port.key);
+        let message = "this cloud has no SCTP listeners".to_owned();
         return Err(refusal("ProtocolUnsupported", message));
     }
     let mode = choose_mode(service, port, explicit, last_good)?;
@@ -170,8 +196,7 @@ fn choose_mode(
         Choice::Refused(denied) => {
             let reasons: Vec<_> = denied.iter().map(ToString::to_string).collect();
             let message = format!(
-                "port {}: {} (allocateLoadBalancerNodePorts is {}): set {} to pod",
-                port.key,
+                "{} (allocateLoadBalancerNodePorts is {}): set {} to pod",
                 reasons.join("; "),
                 service.allocates_node_ports,
                 annotations::TARGET,
@@ -288,6 +313,32 @@ mod tests {
         assert_eq!(resolved.spec.as_ref(), Some(&good), "K-50");
         assert_eq!(resolved.refusals[0].reason, "TargetModeImpossible");
         assert_eq!(resolve(NodeProxy::Beside, &bad, None).spec, None);
+    }
+
+    #[test]
+    fn k50_what_is_wrong_with_a_thousand_ports_is_said_once() {
+        let mut bad = annotated(annotations::TARGET, "node");
+        bad.allocates_node_ports = false;
+        let one = ServicePort {
+            node_port: None,
+            ..bad.ports[0].clone()
+        };
+        let port = |n: u16| ServicePort {
+            key: PortKey::new(format!("p{n}").as_str(), Protocol::Tcp),
+            port: n,
+            ..one.clone()
+        };
+        bad.ports = (1..=1000).map(port).collect();
+        let resolved = resolve(NodeProxy::Beside, &bad, None);
+        let [refused] = &resolved.refusals[..] else {
+            panic!("{:?}", resolved.refusals);
+        };
+        assert_eq!(
+            refused.message,
+            "ports p1/TCP, p2/TCP, p3/TCP, p4/TCP, p5/TCP and 995 more: target mode node is not possible: the port has no \
+             nodePort (allocateLoadBalancerNodePorts is false): set onehop.dev/target to pod",
+            "K-50"
+        );
     }
 
     #[test]

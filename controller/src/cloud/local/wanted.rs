@@ -15,7 +15,6 @@ use super::model::{
 use super::names;
 use super::placing;
 use super::plan::Settings;
-use super::resolve::OPTION_SHARING;
 use crate::plan::Intent;
 use crate::plan::membership::{self, Action, CloudState, Decision, Kind, Policy, Readiness};
 
@@ -45,7 +44,8 @@ pub fn current_group<'a>(
     let wanted = group_spec_untagged(port);
     groups_of(intent, &port.key(), seen)
         .filter(|g| g.retired.is_none() && g.spec.same_kind(&wanted))
-        .max_by_key(|g| g.generation)
+        // Of two with one generation the one that has its name to itself (C-124).
+        .max_by_key(|g| (g.generation, !names::is_twin(&g.spec.name)))
 }
 
 /// All groups of a port of this Service.
@@ -117,9 +117,9 @@ pub fn balancer_spec(install: &InstallId, intent: &Intent) -> BalancerSpec {
         } else {
             Delivery::Translated
         },
-        // Of a namespace: sharing between namespaces is off (C-30).
-        sharing_key: placing::option(&intent.spec, OPTION_SHARING)
-            .map(|key| format!("{}/{key}", intent.service.namespace)),
+        sharing_key: placing::sharing(&intent.spec)
+            .0
+            .map(|key| key.in_cloud(&intent.service.namespace)),
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use onehop_core::id::{ServiceKey, ServiceUid};
 
-use super::share::{Clash, Coming, Neighbour, Terms, clash};
+use super::share::{Clash, Coming, Neighbour, Scope, SharingKey, Terms, agree, clash};
 use super::{Denied, Request};
 
 /// Who holds an address.
@@ -51,7 +51,7 @@ struct Known {
     uses: BTreeMap<IpAddr, Use>,
     terms: Terms,
     before: Option<Terms>,
-    wished_key: Option<String>,
+    wished_key: Option<SharingKey>,
     /// The request that its addresses were given for.
     request: Option<Request>,
 }
@@ -63,10 +63,14 @@ pub struct AddressBook {
     users: BTreeMap<IpAddr, BTreeSet<Holder>>,
     /// Addresses in the status of Services that are not ours.
     foreign: BTreeMap<IpAddr, ServiceKey>,
+    /// Addresses that others have in the cloud, by whom.
+    taken: BTreeMap<IpAddr, String>,
     /// Services whose neighbour on an address has changed.
     stirred: BTreeSet<ServiceKey>,
     /// Whether something that others may wait for was given up.
     freed: bool,
+    /// Counts how often something was.
+    version: u64,
 }
 
 impl AddressBook {
@@ -85,7 +89,8 @@ impl AddressBook {
         let stranger = others.find(|other| {
             let shares = terms.key.is_some()
                 && self.terms(other).and_then(|t| t.key.as_ref()) == terms.key.as_ref();
-            !shares || other.service.namespace != holder.service.namespace
+            let across = terms.key.as_ref().is_some_and(|k| k.scope == Scope::Across);
+            !shares || (other.service.namespace != holder.service.namespace && !across)
         });
         if let (Some(other), Source::Status) = (stranger, source) {
             return Err(other.clone());
@@ -103,11 +108,37 @@ impl AddressBook {
 
     /// The addresses of Services that are none of ours: nobody is given them.
     pub fn set_foreign(&mut self, foreign: BTreeMap<IpAddr, ServiceKey>) {
-        self.freed |= self
-            .foreign
-            .keys()
-            .any(|address| !foreign.contains_key(address));
+        let left = |address: &IpAddr| !foreign.contains_key(address);
+        if self.foreign.keys().any(left) {
+            self.free();
+        }
         self.foreign = foreign;
+    }
+
+    /// The cloud says that somebody else has an address which was given to this holder: it is not its own, and what the
+    /// holder would have left for it stays.
+    pub fn lose(&mut self, holder: &Holder, address: IpAddr, by: &str) {
+        self.taken.insert(address, by.to_owned());
+        let Some(known) = self.known.get_mut(holder) else {
+            return;
+        };
+        if known.uses.remove(&address).is_none() {
+            return;
+        }
+        for of in known.uses.values_mut() {
+            of.hold = Hold::Wanted;
+        }
+        if known.uses.is_empty() {
+            self.known.remove(holder);
+        }
+        self.forget(address, holder);
+    }
+
+    /// Nobody knows any more whether somebody has it in the cloud.
+    pub fn give_another_try(&mut self, address: IpAddr) {
+        if self.taken.remove(&address).is_some() {
+            self.free();
+        }
     }
 
     /// Frees the addresses of every Service that has or had this name, but those of the UIDs in
@@ -144,8 +175,18 @@ impl AddressBook {
         gone
     }
 
-    fn forget(&mut self, address: IpAddr, holder: &Holder) {
+    fn free(&mut self) {
         self.freed = true;
+        self.version += 1;
+    }
+
+    /// Whoever was refused something in this version would be refused it again.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn forget(&mut self, address: IpAddr, holder: &Holder) {
+        self.free();
         if let Some(users) = self.users.get_mut(&address) {
             users.remove(holder);
             self.stirred
@@ -158,7 +199,7 @@ impl AddressBook {
 
     /// Its neighbours may have waited for a change of this one; so may those that have no address.
     fn stir(&mut self, holder: &Holder) {
-        self.freed = true;
+        self.free();
         let addresses = self
             .known
             .get(holder)
@@ -229,7 +270,8 @@ impl AddressBook {
     }
 
     pub(super) fn is_free(&self, address: IpAddr) -> bool {
-        !self.users.contains_key(&address) && !self.foreign.contains_key(&address)
+        let others = self.foreign.contains_key(&address) || self.taken.contains_key(&address);
+        !others && !self.users.contains_key(&address)
     }
 
     /// Addresses, lowest first, of which somebody else would let this one in by its key.
@@ -237,10 +279,10 @@ impl AddressBook {
         let open = move |users: &BTreeSet<Holder>| {
             terms.key.is_some()
                 && users.iter().any(|user| {
-                    user.service.namespace == me.service.namespace
-                        && self
-                            .terms(user)
-                            .is_some_and(|theirs| theirs.key == terms.key)
+                    self.terms(user).is_some_and(|theirs| {
+                        let together = user.service.namespace == me.service.namespace;
+                        theirs.key == terms.key && (together || agree((me, terms), (user, theirs)))
+                    })
                 })
         };
         self.users
@@ -264,6 +306,10 @@ impl AddressBook {
         if let (Coming::New, Some(holder)) = (coming, self.foreign.get(&address)) {
             let holder = holder.clone();
             return Some(Denied::InUse { address, holder });
+        }
+        if let (Coming::New, Some(by)) = (coming, self.taken.get(&address)) {
+            let by = by.clone();
+            return Some(Denied::InCloud { address, by });
         }
         for other in self.users(address).filter(|user| *user != me) {
             let Some(known) = self.known.get(other) else {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
 use onehop_core::crd::{AddressPool, AddressPoolSpec, AddressPoolStatus, AddressRange};
-use onehop_core::id::{IpFamily, ParseError};
+use onehop_core::id::IpFamily;
 use onehop_core::time::Time;
 
 use super::AddressBook;
@@ -50,38 +50,51 @@ pub struct Pool {
     ranges: Vec<AddressRange>,
     namespace_selectors: Vec<Selector>,
     service_selectors: Vec<Selector>,
+    /// What of it cannot be read, for its status.
+    problems: Vec<String>,
     created: Time,
 }
 
 impl Pool {
-    /// The pool of an object, with what could not be read of it.
-    pub fn read(object: &AddressPool) -> (Self, Vec<ParseError>) {
-        let (ranges, problems) = object.spec.ranges();
+    /// The pool of an object. What cannot be read of it is left out, and named in its status.
+    pub fn read(object: &AddressPool) -> Self {
+        let (ranges, unread) = object.spec.ranges();
+        let mut problems: Vec<String> = unread.iter().map(|p| format!("addresses: {p}")).collect();
         let meta = &object.metadata;
         let allocation = object.spec.service_allocation.as_ref();
-        let read = |list: Option<&Vec<LabelSelector>>| -> Vec<Selector> {
-            // A selector that cannot be read selects nothing; the others of the list still do.
-            let list = list.into_iter().flatten();
-            list.filter_map(|s| Selector::try_from(s.clone()).ok())
-                .collect()
+        let mut read = |field: &str, list: Option<&Vec<LabelSelector>>| -> Vec<Selector> {
+            let mut selectors = Vec::new();
+            for selector in list.into_iter().flatten() {
+                // One that cannot be read selects nothing; the others of the list still do.
+                match Selector::try_from(selector.clone()) {
+                    Ok(selector) => selectors.push(selector),
+                    Err(why) => problems.push(format!("serviceAllocation.{field}: {why}")),
+                }
+            }
+            selectors
         };
-        let pool = Self {
+        let namespace_selectors = read(
+            "namespaceSelectors",
+            allocation.map(|a| &a.namespace_selectors),
+        );
+        let service_selectors = read("serviceSelectors", allocation.map(|a| &a.service_selectors));
+        Self {
             name: meta.name.clone().unwrap_or_default(),
             standing: match meta.deletion_timestamp {
                 Some(_) => Standing::Terminating,
                 None => Standing::Open,
             },
             ranges: AddressRange::merge(ranges),
-            namespace_selectors: read(allocation.map(|a| &a.namespace_selectors)),
-            service_selectors: read(allocation.map(|a| &a.service_selectors)),
+            namespace_selectors,
+            service_selectors,
+            problems,
             created: meta
                 .creation_timestamp
                 .as_ref()
                 .map(Time::from)
                 .unwrap_or_default(),
             spec: object.spec.clone(),
-        };
-        (pool, problems)
+        }
     }
 
     /// Whether it has addresses of this family.
@@ -160,7 +173,7 @@ impl Pools {
     /// The pools of these objects, in whatever order they come. Of two that overlap the newer one is in
     /// conflict, by name if they are of one age; what overlaps only one in conflict is not.
     pub fn read<'a>(objects: impl IntoIterator<Item = &'a AddressPool>) -> Self {
-        let mut pools: Vec<Pool> = objects.into_iter().map(|o| Pool::read(o).0).collect();
+        let mut pools: Vec<Pool> = objects.into_iter().map(Pool::read).collect();
         pools.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
         for newer in 1..pools.len() {
             let (elders, rest) = pools.split_at_mut(newer);
@@ -196,6 +209,21 @@ impl Pools {
         has.min_by_key(|pool| matches!(pool.standing, Standing::Conflict(_)))
     }
 
+    /// By family: how many addresses there are, and how many of them are in use. An address of two pools that overlap
+    /// counts once.
+    pub fn in_use(&self, book: &AddressBook) -> BTreeMap<IpFamily, (i64, i64)> {
+        let ranges: Vec<_> = self.iter().flat_map(|p| p.ranges.iter().copied()).collect();
+        let all = AddressRange::merge(ranges);
+        let of = |family: IpFamily| {
+            let size = all.iter().filter(|range| range.family() == family);
+            let size = size.map(|range| range.size()).fold(0, u128::saturating_add);
+            let used = book.addresses().filter(|a| IpFamily::of(*a) == family);
+            let used = used.filter(|a| all.iter().any(|range| range.contains(*a)));
+            (family, (count(size), count(used.count() as u128)))
+        };
+        [IpFamily::V4, IpFamily::V6].map(of).into()
+    }
+
     /// How each pool stands.
     pub fn statuses(&self, book: &AddressBook) -> BTreeMap<String, AddressPoolStatus> {
         let mut assigned: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
@@ -222,6 +250,7 @@ impl Pools {
                     Standing::Conflict(other) => Some(other.clone()),
                     Standing::Open | Standing::Terminating => None,
                 },
+                problems: pool.problems.clone(),
                 orphaned: given
                     .filter(|a| self.of(*a).is_none())
                     .map(|a| a.to_string())

@@ -77,7 +77,11 @@ impl Svc {
 
     fn terms(&self) -> Terms {
         Terms {
-            key: self.key.map(|n| n.to_string()),
+            key: self.key.map(|n| SharingKey {
+                name: n.to_string(),
+                scope: Scope::Namespace,
+            }),
+            partners: Partners::Own,
             ports: [(Protocol::Tcp, self.port)].into(),
             backends: Backends::Any,
         }
@@ -101,6 +105,7 @@ fn place(n: u8, asked: &Svc, pools: &Pools, book: &mut AddressBook) -> Placement
         },
         request: &asked.request(),
         terms: &asked.terms(),
+        policy: &Policy::default(),
     };
     allocate(ask, pools, book)
 }

@@ -119,6 +119,23 @@ pub(super) fn group(view: GroupView) -> Option<Group> {
     })
 }
 
+/// Gives groups of one name, of which all but one are there by mistake, names of their own: steps speak of names. The
+/// one that a listener uses keeps it, else the oldest (C-124).
+pub(super) fn told_apart(mut groups: Vec<Group>, balancers: &[Balancer]) -> Vec<Group> {
+    let used = |group: &Group| {
+        let mut listeners = balancers.iter().flat_map(|b| b.listeners.values());
+        listeners.any(|id| *id == group.id)
+    };
+    groups.sort_by(|a, b| (!used(a), &a.id).cmp(&(!used(b), &b.id)));
+    let mut names = HashSet::new();
+    for group in &mut groups {
+        if !names.insert(group.spec.name.clone()) {
+            group.spec.name = names::twin(&group.spec.name, &group.id);
+        }
+    }
+    groups
+}
+
 pub(super) fn group_body(spec: &GroupSpec) -> GroupBody<'_> {
     GroupBody {
         name: &spec.name,

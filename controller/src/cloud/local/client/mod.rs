@@ -96,10 +96,11 @@ impl Client {
         let tags = names::service_tags(&self.install, service);
         let (balancers, groups) = self.list(&tags).await?;
         let groups: Vec<Group> = groups.into_iter().filter_map(convert::group).collect();
-        let balancers = balancers
+        let balancers: Vec<_> = balancers
             .into_iter()
             .filter_map(convert::balancer)
             .collect();
+        let groups = convert::told_apart(groups, &balancers);
         let observed = Observed {
             balancers,
             groups: self.with_targets(groups).await?,
@@ -337,6 +338,7 @@ async fn send(tried: &str, request: RequestBuilder) -> Result<reqwest::Response,
     let text = format!("{status} {}: {}", error.code, error.message);
     let mut failed = CloudError::new(class(status, &error.code), tried, text);
     failed.retry_after = after.map(Duration::from_secs);
+    failed.taken = error.taken().map(Box::new);
     Err(failed)
 }
 

@@ -5,6 +5,9 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cloud::Taken;
+use crate::cloud::local::names;
+
 type Tags = BTreeMap<String, String>;
 
 #[derive(Debug, Serialize)]
@@ -115,4 +118,40 @@ pub(super) struct Items<T> {
 pub(super) struct ErrorBody {
     pub(super) code: String,
     pub(super) message: String,
+    details: Details,
+}
+
+/// What some errors tell beside.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Details {
+    address: Option<IpAddr>,
+    holder: Option<HolderView>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct HolderView {
+    id: String,
+    name: String,
+    tags: Tags,
+}
+
+impl ErrorBody {
+    /// The address that somebody else has in the cloud, if that is what this says.
+    pub(super) fn taken(self) -> Option<Taken> {
+        if self.code != "address_in_use" {
+            return None;
+        }
+        let HolderView { id, name, tags } = self.details.holder?;
+        let install = tags.get(names::INSTALL);
+        Some(Taken {
+            address: self.details.address?,
+            by: match (tags.get(names::SERVICE), install) {
+                (Some(service), Some(install)) => format!("Service {service} of install {install}"),
+                _ => format!("load balancer {id} ({name})"),
+            },
+            install: install.map(|id| id.as_str().into()),
+        })
+    }
 }

@@ -1,0 +1,73 @@
+//! Single rules.
+
+use super::model::{Cloud, converged, planned};
+use super::*;
+
+#[test]
+fn i4_a_plan_for_what_is_already_so_is_empty() {
+    for mode in [TargetMode::Node, TargetMode::Vip, TargetMode::Pod] {
+        let intent = intent(vec![http(mode)], &[(1, State::Ready), (2, State::NotReady)]);
+        let (cloud, now) = converged(&intent);
+        assert_eq!(planned(Some(&intent), &cloud, now), "", "I4");
+        assert_eq!(
+            outcome(&intent, &cloud.seen, now).programmed,
+            Programmed::Yes
+        );
+    }
+    let gone = Cloud::default();
+    assert_eq!(planned(None, &gone, NOW), "");
+}
+
+#[test]
+fn c10_nothing_is_programmed_before_every_listener_is_there() {
+    let intent = intent(vec![http(TargetMode::Pod)], &[(1, State::Ready)]);
+    let mut cloud = Cloud::default();
+    let waits = |cloud: &Cloud| {
+        matches!(
+            outcome(&intent, &cloud.seen, NOW).programmed,
+            Programmed::Waiting(_)
+        )
+    };
+    for _ in 0..3 {
+        assert!(waits(&cloud), "C-10");
+        let plan = plan(&settings(), &service(), Some(&intent), &cloud.seen, NOW);
+        for lane in Lane::ALL {
+            for group in plan.runnable(lane) {
+                group.steps.iter().for_each(|step| cloud.execute(step));
+            }
+        }
+    }
+    assert!(!waits(&cloud));
+}
+
+#[test]
+fn k40_probe_timing_is_edited_in_place_and_another_check_is_another_group() {
+    let intent_with = |port: LoadBalancerPort| intent(vec![port], &[(1, State::Ready)]);
+    let (cloud, now) = converged(&intent_with(http(TargetMode::Node)));
+    let mut slower = http(TargetMode::Node);
+    slower.health.as_mut().unwrap().interval_seconds = 5;
+    let edited = planned(Some(&intent_with(slower)), &cloud, now);
+    assert!(
+        edited.contains("update-group") && !edited.contains("create-group"),
+        "K-40: {edited}"
+    );
+    let mut other = http(TargetMode::Node);
+    other.health.as_mut().unwrap().port = Some(10356);
+    let replaced = planned(Some(&intent_with(other)), &cloud, now);
+    assert!(
+        replaced.contains("create-group") && !replaced.contains("put-listener"),
+        "{replaced}"
+    );
+}
+
+#[test]
+fn what_another_uid_has_left_goes() {
+    let old = intent(vec![http(TargetMode::Pod)], &[(1, State::Ready)]);
+    let (mut cloud, mut now) = converged(&old);
+    let mut new = old.clone();
+    new.uid = "u2".into();
+    cloud.converge(Some(&new), &mut now);
+    assert!(cloud.seen.balancers.iter().all(|b| b.uid == new.uid));
+    assert!(cloud.seen.groups.iter().all(|g| g.uid == new.uid));
+    assert_eq!(planned(Some(&new), &cloud, now), "");
+}

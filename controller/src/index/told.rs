@@ -1,0 +1,170 @@
+//! What nodes were told, and what their agents say: the part of the index about `NodeTargets` objects.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use onehop_core::crd::{Feature, NodeTarget, NodeTargets};
+use onehop_core::id::{Cidr, InstallId, NodeName, ServiceKey, ServiceUid};
+use onehop_runtime::watch::{Change, ObjectKey, Seen};
+
+use super::views::{KnownService, KnownTargets};
+use super::{Index, Touched};
+
+impl Index {
+    /// A `NodeTargets` object came, changed or went: concerns the Services that wait for their addresses to be
+    /// programmed. Nothing else is decided by it.
+    pub fn on_node_targets(&mut self, event: Seen<NodeTargets>) -> Touched {
+        let old = match &event {
+            Seen::Listed(object) | Seen::Applied(object) => {
+                self.node_targets.get(&ObjectKey::of(object)).cloned()
+            }
+            _ => None,
+        };
+        let changes = self.node_targets.apply(event, |object| {
+            Some(KnownTargets::after(old.as_ref(), object.clone()))
+        });
+        self.waiting(changes)
+    }
+
+    /// What the server answered to our write of a `NodeTargets` object.
+    pub fn wrote_node_targets(&mut self, object: &NodeTargets) -> Touched {
+        let old = self.node_targets.get(&ObjectKey::of(object)).cloned();
+        let changes = self.node_targets.written(object, |object| {
+            Some(KnownTargets::after(old.as_ref(), object.clone()))
+        });
+        self.waiting(changes)
+    }
+
+    fn waiting(&self, changes: Vec<Change<KnownTargets>>) -> Touched {
+        let mut waiting = BTreeSet::new();
+        for change in changes {
+            let targets = self.node_targets.get(&change.key);
+            let installs = targets
+                .into_iter()
+                .flat_map(|t| t.object.spec.installs.values());
+            for vip in installs.flat_map(|install| &install.vips) {
+                let key = vip.service.key();
+                let published = |service: &KnownService| {
+                    service
+                        .spec
+                        .ingress
+                        .iter()
+                        .any(|i| i.address == Some(vip.address))
+                };
+                if self
+                    .service(&key)
+                    .is_some_and(|service| !published(service))
+                {
+                    waiting.insert(key);
+                }
+            }
+        }
+        Touched::Services(waiting.into_iter().collect())
+    }
+
+    /// What was said to a node.
+    pub fn node_targets(&self, node: &NodeName) -> Option<&NodeTargets> {
+        let key = ObjectKey {
+            namespace: String::new(),
+            name: node.to_string(),
+        };
+        self.node_targets.get(&key).map(|known| &known.object)
+    }
+
+    /// What the agent of a node says that it can do (K-24).
+    pub fn agent_offers(&self, node: &NodeName, feature: Feature) -> bool {
+        let status = self.node_targets(node).and_then(|o| o.status.as_ref());
+        status.is_some_and(|s| s.features.contains(&feature)) && self.has_node(node)
+    }
+
+    /// What was last said to its node of a Service's target at this address.
+    pub fn told_of(
+        &self,
+        service: &ServiceUid,
+        address: IpAddr,
+    ) -> Option<(&NodeName, &NodeTarget)> {
+        self.node_targets.all().values().find_map(|known| {
+            let mut targets = known.object.spec.installs.values().flat_map(|i| &i.targets);
+            let target = targets.find(|t| t.service.uid == *service && t.address == address)?;
+            Some((&known.node, target))
+        })
+    }
+
+    /// Ranges of pod addresses, and of node addresses, as the Nodes tell them.
+    pub fn ranges(&self) -> (Vec<Cidr>, Vec<Cidr>) {
+        let pods = self.nodes().flat_map(|node| node.pod_cidrs.iter().copied());
+        let addresses = self.nodes().flat_map(|node| node.addresses.iter().copied());
+        (
+            Cidr::aggregate(pods),
+            Cidr::aggregate(addresses.map(Cidr::host)),
+        )
+    }
+
+    /// Nodes to which this install has said something.
+    pub fn told_nodes(&self, install: &InstallId) -> BTreeSet<NodeName> {
+        let all = self.node_targets.all().values();
+        all.filter(|known| known.object.spec.installs.contains_key(install))
+            .map(|known| known.node.clone())
+            .collect()
+    }
+
+    /// Whether it is known what was said to nodes.
+    pub const fn node_targets_synced(&self) -> bool {
+        self.node_targets.is_synced()
+    }
+
+    /// Nodes to which something was said, and which are gone.
+    pub fn gone_nodes(&self) -> BTreeSet<NodeName> {
+        let told = self.node_targets.all().keys();
+        let gone = told.filter(|key| self.nodes.get(key).is_none());
+        gone.map(|key| NodeName::from(key.name.clone())).collect()
+    }
+
+    /// The nodes whose objects name a Service.
+    pub fn nodes_that_name(&self, service: &ServiceKey) -> BTreeSet<NodeName> {
+        let names = |known: &KnownTargets| {
+            known.object.spec.installs.values().any(|install| {
+                let targets = install.targets.iter().map(|t| &t.service);
+                let local = install.local.iter().map(|l| &l.service);
+                let vips = install.vips.iter().map(|v| &v.service);
+                targets
+                    .chain(local)
+                    .chain(vips)
+                    .any(|s| s.key() == *service)
+            })
+        };
+        let all = self.node_targets.all().iter();
+        all.filter(|(_, known)| names(known))
+            .map(|(key, _)| NodeName::from(key.name.clone()))
+            .collect()
+    }
+
+    /// Whether the node was told of an address and its agent has programmed it. A node without an agent that proxies
+    /// Services programs it by the Service's status, if at all.
+    pub fn vip_is_programmed(
+        &self,
+        node: &NodeName,
+        install: &InstallId,
+        service: &ServiceUid,
+        address: IpAddr,
+    ) -> bool {
+        let key = ObjectKey {
+            namespace: String::new(),
+            name: node.to_string(),
+        };
+        let Some(known) = self.node_targets.get(&key) else {
+            return false;
+        };
+        let Some(since) = known
+            .since
+            .get(&(install.clone(), service.clone(), address))
+        else {
+            return false;
+        };
+        let status = known.object.status.as_ref();
+        let Some(status) = status.filter(|s| s.features.contains(&Feature::ServiceProxy)) else {
+            return true;
+        };
+        status.observed_generation.unwrap_or(0) >= *since
+    }
+}
