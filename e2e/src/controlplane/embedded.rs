@@ -10,7 +10,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 pub(super) struct Embedded {
     api: ApiServer,
-    _serving: Serving,
+    /// Gone while the server is away.
+    serving: Option<Serving>,
     _controllers: Controllers,
 }
 
@@ -27,7 +28,7 @@ impl Embedded {
         let client = api.client(&Identity::admin());
         let embedded = Self {
             api,
-            _serving: serving,
+            serving: Some(serving),
             _controllers: controllers,
         };
         Ok((embedded, client))
@@ -35,6 +36,18 @@ impl Embedded {
 
     pub(super) fn api(&self) -> &ApiServer {
         &self.api
+    }
+
+    /// Ends every connection of programs to it and listens no more.
+    pub(super) fn go_away(&mut self) {
+        self.serving = None;
+    }
+
+    /// Listens again.
+    pub(super) fn come_back(&mut self, fabric: &Fabric) -> Result<()> {
+        let listener = fabric.management().tcp_listener(API)?;
+        self.serving = Some(self.api.serve_tls(listener, &[])?);
+        Ok(())
     }
 
     pub(super) fn kubeconfig(&self, account: &Account) -> Result<String> {

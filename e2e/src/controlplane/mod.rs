@@ -102,6 +102,23 @@ impl ControlPlane {
         }
     }
 
+    /// Takes the embedded server away from all programs.
+    pub(crate) fn go_away(&mut self) -> Result<()> {
+        match &mut self.servers {
+            Servers::Embedded(embedded) => embedded.go_away(),
+            Servers::Real(_) => anyhow::bail!("only the embedded API server can do this"),
+        }
+        Ok(())
+    }
+
+    /// Gives it back.
+    pub(crate) fn come_back(&mut self, fabric: &Fabric) -> Result<()> {
+        match &mut self.servers {
+            Servers::Embedded(embedded) => embedded.come_back(fabric),
+            Servers::Real(_) => anyhow::bail!("only the embedded API server can do this"),
+        }
+    }
+
     /// What accounts write from now on.
     pub fn audit(&self) -> Result<Audit> {
         match &self.servers {

@@ -329,6 +329,16 @@ impl World {
         self.plane.on_loopback()
     }
 
+    /// Takes the API server away from all programs; kubelets and scenarios are in this process and keep it.
+    pub fn without_api_server(&mut self) -> Result<()> {
+        self.plane.go_away()
+    }
+
+    /// Gives it back.
+    pub fn with_api_server(&mut self) -> Result<()> {
+        self.plane.come_back(&self.fabric)
+    }
+
     /// The kubelet of a node.
     pub fn kubelet(&self, node: &str) -> Result<&Kubelet> {
         let found = self.kubelets.iter().find(|k| k.node().name() == node);

@@ -4,6 +4,7 @@ use super::{Programs, Proxy};
 use crate::controlplane::{Account, ControlPlane};
 use anyhow::Result;
 use e2e_fabric::Fabric;
+use onehop_core::crd::{AGENT_COMPONENT, COMPONENT_LABEL};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -28,7 +29,7 @@ pub(super) async fn pod(plane: &ControlPlane, proxy: Proxy, node: &str) -> Resul
     };
     Ok(json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name(proxy, node), "namespace": "kube-system", "labels": {"app": "node-proxy"}},
+        "metadata": {"name": name(proxy, node), "namespace": "kube-system", "labels": {"app": "node-proxy", COMPONENT_LABEL: AGENT_COMPONENT}},
         "spec": {"nodeName": node, "hostNetwork": true, "containers": [container]},
     }))
 }

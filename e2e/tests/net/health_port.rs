@@ -58,6 +58,7 @@ pub(crate) async fn s101_s102_s103_health_port_follows_local_ready_endpoints(
     assert_eq!(ready.headers["x-content-type-options"], "nosniff");
     assert_eq!(ready.headers["x-load-balancing-endpoint-weight"], "1");
     let none = answers(&world, b, 503).await?;
+    // C-43, L-25: nothing local, so the node does not answer for it.
     assert_eq!(none.headers["x-load-balancing-endpoint-weight"], "0");
 
     world

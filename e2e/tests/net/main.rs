@@ -7,7 +7,10 @@
 mod scenarios;
 
 mod aws;
+mod bad_input;
 mod cells;
+#[path = "../../src/documented.rs"]
+mod documented;
 mod empty;
 mod endings;
 mod flood;

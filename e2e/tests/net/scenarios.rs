@@ -32,6 +32,7 @@ macro_rules! scenarios {
             }
             sharing {
                 c29_tcp_and_udp_on_one_number_of_one_address_reach_the_pods_of_two_services: more, Peer::Same;
+                c19_c29_an_address_is_shared_in_vip_mode_and_one_that_leaves_takes_nothing_along: more, Peer::Ours("K-27", "its addresses come by NodeTargets, which kube-proxy does not know");
             }
             terminating {
                 s47_terminating_endpoints_are_used_only_when_nothing_is_ready: essential, Peer::Same;
