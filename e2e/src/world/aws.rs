@@ -5,7 +5,7 @@ use crate::controlplane::ControlPlane;
 use anyhow::{Context, Result};
 use e2e_cloud::{
     Cloud,
-    aws::{Aws, Machine, Setup, SubnetSetup},
+    aws::{Aws, Machine, Rights, Setup, SubnetSetup},
 };
 use e2e_fabric::Fabric;
 use e2e_kubelet::Kubelet;
@@ -56,7 +56,11 @@ pub(super) fn account(cloud: Cloud, zones: &[&str]) -> Aws {
         security_groups: [("sg-0000nodes".to_owned(), of_nodes.into())].into(),
         addresses: ADDRESSES,
     };
-    Aws::new(cloud, setup)
+    let aws = Aws::new(cloud, setup);
+    // What the chart's policy does not allow is refused (AWS-841).
+    let policy = include_str!("../../../charts/onehop/files/aws-iam-policy.json");
+    aws.set_rights(Rights::of_policy(&policy.parse().unwrap_or_default()));
+    aws
 }
 
 /// Makes each node a machine, as a cloud controller manager tells the API server.

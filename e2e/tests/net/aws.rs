@@ -190,3 +190,68 @@ async fn aws404_nodes_are_targets_by_their_machines_and_policy_local_shows_the_c
     remove(&world).await?;
     world.end().await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aws700_aws703_aws841_a_service_costs_few_calls_and_none_at_rest_within_the_charts_policy()
+-> Result<()> {
+    let world = world().await?;
+    for name in ["web-2", "web-3"] {
+        world
+            .objects
+            .create(pod(name, "web", "b", OnTerm::Exit))
+            .await?;
+        world
+            .objects
+            .pod_ready("default", name, READY_WITHIN)
+            .await?;
+    }
+    let ports = json!([{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}]);
+    let manifest = web()
+        .with("ports", ports)
+        .with("allocateLoadBalancerNodePorts", json!(false))
+        .annotated(&format!("{PREFIX}nlb-target-type"), "ip");
+    let before = world.aws()?.calls();
+    serve(&world, manifest).await?;
+    judged(&world).await?;
+    let since = |now: &std::collections::BTreeMap<String, u64>| {
+        let spent = now
+            .iter()
+            .map(|(call, n)| (call.clone(), n - before.get(call).unwrap_or(&0)));
+        spent
+            .filter(|(_, n)| *n > 0)
+            .collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let spent = since(&world.aws()?.calls());
+    let polls = spent
+        .get("elasticloadbalancing:DescribeTargetHealth")
+        .copied()
+        .unwrap_or(0);
+    let others: u64 = spent.values().sum::<u64>() - polls;
+    assert!(others <= 11, "AWS-703: {spent:?}");
+    assert_eq!(
+        spent.get("elasticloadbalancing:DescribeLoadBalancers"),
+        None,
+        "AWS-701: {spent:?}"
+    );
+    // The last poll that sees the verdicts is allowed; then a Service at rest costs nothing.
+    let mut last = world.aws()?.calls();
+    eventually(
+        &world.clock,
+        "a Service at rest costs no call",
+        GONE_WITHIN,
+        async || {
+            world.clock.sleep(Duration::from_secs(6)).await;
+            let now = world.aws().map_err(|e| e.to_string())?.calls();
+            let quiet = now == last;
+            last = now;
+            if quiet {
+                Ok(())
+            } else {
+                Err(format!("{:?}", since(&last)))
+            }
+        },
+    )
+    .await?;
+    remove(&world).await?;
+    world.end().await
+}

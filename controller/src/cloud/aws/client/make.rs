@@ -329,8 +329,7 @@ impl Client {
             .await?;
         made.attributes = Some(BTreeMap::new());
         made.targets = Some(BTreeMap::new());
-        let arn = made.arn.clone();
-        self.store().groups.made(&arn, made, self.clock.now());
+        self.store().group_made(made, self.clock.now());
         Ok(Effect::Changed)
     }
 

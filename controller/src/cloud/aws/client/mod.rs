@@ -338,3 +338,58 @@ fn check_owner(tried: &str, tags: &names::Tags, wanted: &names::Tags) -> Result<
     let answer = format!("the name is taken by an object of {owner}; it is left alone");
     Err(CloudError::new(Class::Conflict, tried, answer))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    /// Names after `stem` in a source text, as it writes them.
+    fn named(text: &str, stem: &str) -> BTreeSet<String> {
+        let rest = text.split(stem).skip(1);
+        let names = rest.map(|rest| {
+            let name = rest.chars().take_while(char::is_ascii_alphanumeric);
+            name.collect::<String>()
+        });
+        names
+            .filter(|name| name.starts_with(char::is_uppercase))
+            .collect()
+    }
+
+    #[test]
+    fn aws842_the_iam_policy_has_every_action_that_is_called_and_no_other() {
+        let policy = include_str!("../../../../../charts/onehop/files/aws-iam-policy.json");
+        let elb = include_str!("elb.rs");
+        let called = named(elb, "\"elasticloadbalancing:");
+        let mut allowed = named(policy, "\"elasticloadbalancing:");
+        // A word of a condition.
+        allowed.remove("CreateAction");
+        assert_eq!(called, allowed, "AWS-842");
+        let ec2 = [include_str!("ec2.rs"), include_str!("make.rs")].concat();
+        let mut allowed = named(policy, "\"ec2:");
+        allowed.remove("CreateAction");
+        // Tags of a create are an action of their own.
+        assert!(allowed.remove("CreateTags"), "AWS-841");
+        for action in allowed {
+            assert!(
+                ec2.contains(&format!("\"{action}\"")),
+                "AWS-842: {action} is not called"
+            );
+        }
+        for verb in [
+            "Describe",
+            "Create",
+            "Delete",
+            "Authorize",
+            "Revoke",
+            "Modify",
+        ] {
+            for called in named(&ec2, "\"")
+                .iter()
+                .filter(|name| name.starts_with(verb))
+            {
+                let known = policy.contains(&format!("\"ec2:{called}\""));
+                assert!(known, "AWS-842: {called} is not in the policy");
+            }
+        }
+    }
+}

@@ -217,6 +217,13 @@ impl Store {
         self.targets_at.insert(arn.to_owned(), now);
     }
 
+    /// We made a group: it has no targets, which needs no read.
+    pub fn group_made(&mut self, group: Group, now: Time) {
+        let arn = group.arn.clone();
+        self.targets_at.insert(arn.clone(), now);
+        self.groups.made(&arn, group, now);
+    }
+
     /// Targets were registered.
     pub fn registered(&mut self, arn: &str, targets: impl Iterator<Item = TargetId>) {
         self.set_targets(
