@@ -128,6 +128,8 @@ impl Planner<'_> {
             Some(since) if since + self.settings.switch_tail > self.now => {
                 self.members(intent, group);
             }
+            // A listener still names it, without weight: it goes once the listener has another one, or none.
+            Some(_) if self.seen.is_attached(group) => {}
             Some(_) => self.wind_up(group),
         }
     }
