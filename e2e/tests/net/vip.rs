@@ -30,6 +30,8 @@ fn web() -> ServiceManifest {
     ServiceManifest::load_balancer("web", "web").vip_mode()
 }
 
+/// Whoever proxies the Service forwards (K-52, FC-29c): the agent, or kube-proxy in the table of peers, since the status
+/// carries the address with ipMode VIP.
 async fn cells(on: Cluster, policy: &str, row: [Seen; 5]) -> Result<(PodOnA, Served)> {
     let world = world_with_pod_on_a(on).await?;
     let manifest = web().with("externalTrafficPolicy", json!(policy));
