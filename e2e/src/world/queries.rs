@@ -24,6 +24,24 @@ impl World {
         Ok(())
     }
 
+    /// Waits until every node has rules for an address, as it has some time after the address was published.
+    pub async fn captured(&self, address: Ipv4Addr) -> Result<()> {
+        for kubelet in &self.kubelets {
+            let node = kubelet.node().name();
+            let what = format!("node {node} has rules for {address}");
+            eventually(&self.clock, &what, WITHIN, async || {
+                let rules = self.ruleset(node).map_err(|e| e.to_string())?;
+                if rules.contains(&address.to_string()) {
+                    Ok(())
+                } else {
+                    Err("it has none".to_owned())
+                }
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
     /// Waits until a Service has an address of its load balancer.
     pub async fn lb_address(&self, name: &str) -> Result<Ipv4Addr> {
         let what = format!("Service {name} gets the address of a load balancer");

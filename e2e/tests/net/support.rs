@@ -5,10 +5,7 @@ use anyhow::{Context, Result};
 use e2e_fabric::{Netns, both};
 use onehop_e2e::{
     traffic::{Answer, Failure, FailureKind, SocketSource, Transport, ask_tcp, ask_udp},
-    world::{
-        Cluster, OnTerm, ServiceManifest, World, WorldConfig, eventually, first_answer, pod,
-        sockets_of,
-    },
+    world::{Cluster, OnTerm, ServiceManifest, World, WorldConfig, first_answer, pod, sockets_of},
 };
 use std::{
     collections::BTreeMap,
@@ -20,9 +17,6 @@ use std::{
 
 /// How long a pod may take to be ready.
 pub(crate) const READY_WITHIN: Duration = Duration::from_secs(30);
-
-/// How long a node may take to program what is published.
-const CAPTURED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where a client sits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -202,24 +196,6 @@ impl PodOnA {
             node_ports: [(Transport::Tcp, port("TCP")), (Transport::Udp, port("UDP"))],
             nodes: [self.place(Place::NodeA).1, self.place(Place::NodeB).1],
         })
-    }
-
-    /// Waits until every node has rules for an address, as it does some time after the address was published.
-    async fn captured(&self, address: Ipv4Addr) -> Result<()> {
-        for kubelet in &self.kubelets {
-            let node = kubelet.node().name();
-            let what = format!("node {node} has rules for {address}");
-            eventually(&self.clock, &what, CAPTURED_WITHIN, async || {
-                let rules = self.ruleset(node).map_err(|e| e.to_string())?;
-                if rules.contains(&address.to_string()) {
-                    Ok(())
-                } else {
-                    Err("it has none".to_owned())
-                }
-            })
-            .await?;
-        }
-        Ok(())
     }
 
     /// Namespace and address of a place.

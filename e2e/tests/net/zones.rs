@@ -399,6 +399,9 @@ pub(crate) async fn fc29b_fc31_a_kept_frontend_address_reaches_the_nodes_of_its_
         .with("externalTrafficPolicy", json!("Local"))
         .with("externalIPs", json!(FRONTS));
     world.objects.apply(service.json()).await?;
+    for front in FRONTS {
+        world.captured(front).await?;
+    }
     let at = node_targets(&world);
     let zones = Zones::start(world, "vip", at, (80, 80)).await?;
     let client = zones.client();
