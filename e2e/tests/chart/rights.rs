@@ -39,6 +39,7 @@ fn s313_c53_k25_rights_of_the_agent() -> Result<()> {
     let most = expected(
         "/services list watch
          /nodes list watch
+         /pods list watch
          discovery.k8s.io/endpointslices list watch
          onehop.dev/nodetargets list watch
          onehop.dev/nodetargets/status patch
