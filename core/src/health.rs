@@ -5,6 +5,7 @@
 //! terminating endpoints answers 503 and still delivers.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use crate::endpoint::Endpoints;
 use crate::id::{IpFamily, NodeName, ServiceKey};
@@ -76,18 +77,50 @@ impl HealthAnswer {
     }
 }
 
-/// Ready endpoints on a node: distinct addresses over all ports; terminating ones never count
-/// (S-101). The pod of a dual-stack Service has an address in each family and is one endpoint.
-pub fn count_local(endpoints: &Endpoints, node: &NodeName) -> usize {
-    let count = |family| {
-        let all = endpoints.ports(family).values().flatten();
+/// Ready endpoints of a Service on one node: distinct addresses over all ports; terminating ones never count (S-101).
+///
+/// Kept as a set and not as a number: where one local pod takes the place of another, the number says the same all the
+/// time, while the rules for the new one are not in the kernel yet (I3).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalReady(BTreeSet<IpAddr>);
+
+impl LocalReady {
+    /// Those among all endpoints of a Service.
+    pub fn of(endpoints: &Endpoints, node: &NodeName) -> Self {
+        let all = endpoints.iter().map(|(_, endpoint)| endpoint);
         let local =
             all.filter(|e| e.conditions.ready && !e.conditions.terminating && e.is_local(node));
-        local.map(|e| e.address).collect::<BTreeSet<_>>().len()
-    };
-    IpFamily::ALL
-        .into_iter()
-        .map(count)
-        .max()
-        .unwrap_or_default()
+        Self(local.map(|e| e.address).collect())
+    }
+
+    /// What both say.
+    #[must_use]
+    pub fn common(&self, other: &Self) -> Self {
+        Self(self.0.intersection(&other.0).copied().collect())
+    }
+
+    /// Their addresses, in order.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// How many they are. The pod of a dual-stack Service has an address in each family and is one endpoint.
+    pub fn count(&self) -> usize {
+        let of = |family| {
+            let addresses = self.0.iter();
+            addresses.filter(|a| IpFamily::of(**a) == family).count()
+        };
+        IpFamily::ALL.into_iter().map(of).max().unwrap_or_default()
+    }
+}
+
+impl FromIterator<IpAddr> for LocalReady {
+    fn from_iter<I: IntoIterator<Item = IpAddr>>(addresses: I) -> Self {
+        Self(addresses.into_iter().collect())
+    }
+}
+
+/// Number of ready endpoints on a node, see [`LocalReady`].
+pub fn count_local(endpoints: &Endpoints, node: &NodeName) -> usize {
+    LocalReady::of(endpoints, node).count()
 }

@@ -7,6 +7,10 @@ use k8s_openapi::api::discovery::v1::{self as api, EndpointSlice};
 use super::{Conditions, Endpoint, Hints, PodRef, SERVICE_NAME_LABEL};
 use crate::id::{IpFamily, NodeName, PodUid, PortKey, PortName, Protocol, ServiceKey, Zone};
 use crate::service::HEADLESS_LABEL;
+use crate::time::Time;
+
+/// Annotation with the time of the change that a slice follows.
+const TRIGGER_ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// One `EndpointSlice`, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +21,8 @@ pub struct Slice {
     pub name: String,
     /// Family of its addresses.
     pub family: IpFamily,
+    /// When what it says last changed in the cluster, if its controller says so.
+    pub triggered: Option<Time>,
     pub(super) ports: Vec<SlicePort>,
     pub(super) endpoints: Vec<SliceEndpoint>,
 }
@@ -146,6 +152,10 @@ impl Slice {
                 service,
                 name: this.name,
                 family,
+                triggered: meta
+                    .annotations
+                    .as_ref()
+                    .and_then(|a| a.get(TRIGGER_ANNOTATION)?.parse().ok()),
                 ports,
                 endpoints,
             },
