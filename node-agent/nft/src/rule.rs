@@ -99,16 +99,21 @@ impl Rule {
     }
 
     fn lookup(mut self, key: &[Field], set: SetRef, to: LookupTo) -> Self {
-        let mut word = 0;
-        for field in key {
-            self.load(Reg(word), *field);
-            word += field.words(self.v6());
-        }
+        self.load_from(0, key);
         self.push(Expr::Lookup {
             set,
             sreg: Reg(0),
             to,
         })
+    }
+
+    /// Loads fields into consecutive words; the first word after them.
+    fn load_from(&mut self, mut word: u8, fields: &[Field]) -> u8 {
+        for field in fields {
+            self.load(Reg(word), *field);
+            word += field.words(self.v6());
+        }
+        word
     }
 
     fn load(&mut self, dreg: Reg, field: Field) {

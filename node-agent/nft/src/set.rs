@@ -217,7 +217,7 @@ pub struct Element {
     pub data: Option<ElementData>,
     /// Life time in ms. On read-back: what it was set to.
     pub timeout_ms: Option<u64>,
-    /// On read-back: what is left of it.
+    /// What is left of it. May be given, together with the life time, to an element that is made again.
     pub expires_ms: Option<u64>,
 }
 

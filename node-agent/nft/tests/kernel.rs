@@ -150,6 +150,7 @@ fn s265_connections_are_dumped_by_filter_and_deleted() {
                 .iter()
                 .all(|flow| flow.status & STATUS_DNAT != 0 && flow.mark == 0x80)
         );
+        // S-266: only what the filter admits is told and then deleted one by one; nothing is ever flushed.
         for none in [
             Filter {
                 original_dst_port: Some(81),
@@ -200,6 +201,7 @@ fn s265_connections_are_dumped_by_filter_and_deleted() {
 
 #[test]
 fn s254_all_failing_operations_are_told_and_nothing_is_committed() {
+    // S-251: a batch is one message, hence one transaction.
     in_namespace(|| {
         let mut socket = Socket::open().unwrap();
         let (table, mut batch) = numbers();

@@ -433,6 +433,7 @@ fn bytecode(family: &str, chain: &str) -> (Vec<String>, String) {
     (code.map(str::to_owned).collect(), text.to_owned())
 }
 
+/// S-256, S-257: the numbers of messages, flags, registers and attributes are the kernel's, as nft writes them.
 #[test]
 fn s259_our_bytecode_is_what_nft_makes_of_the_same_text() {
     for a in families() {

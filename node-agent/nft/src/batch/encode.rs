@@ -64,6 +64,9 @@ pub(super) fn encode_element(w: &mut Writer, element: &Element) {
         if let Some(timeout) = element.timeout_ms {
             w.u64(4, timeout);
         }
+        if let Some(expires) = element.expires_ms {
+            w.u64(5, expires);
+        }
     });
 }
 

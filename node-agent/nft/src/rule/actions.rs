@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::Rule;
 use crate::Family;
 use crate::expr::{
-    Checksum, CtKey, Expr, LookupTo, MetaKey, NatKind, Reg, Reject, SetRef, Verdict,
+    Checksum, CtKey, DynsetOp, Expr, LookupTo, MetaKey, NatKind, Reg, Reject, SetRef, Verdict,
 };
 use crate::field::Field;
 use crate::value::Value;
@@ -46,6 +46,26 @@ impl Rule {
     #[must_use]
     pub fn masquerade(self, flags: u32) -> Self {
         self.push(Expr::Masquerade { flags })
+    }
+
+    /// Writes key and data of the packet into a dynamic map, or starts the entry's life time anew.
+    #[must_use]
+    pub fn update_map(
+        mut self,
+        key: &[Field],
+        data: &[Field],
+        map: impl Into<SetRef>,
+        timeout_ms: u64,
+    ) -> Self {
+        let data_at = self.load_from(0, key);
+        self.load_from(data_at, data);
+        self.push(Expr::Dynset {
+            set: map.into(),
+            op: DynsetOp::Update,
+            key: Reg(0),
+            data: Some(Reg(data_at)),
+            timeout_ms: Some(timeout_ms),
+        })
     }
 
     /// Packet mark: keeps the bits of `keep`, sets those of `set`.

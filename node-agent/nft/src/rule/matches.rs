@@ -66,6 +66,12 @@ impl Rule {
         self.is(Field::IifName, interface_match(name))
     }
 
+    /// `iifname` is another; a trailing `*` matches a prefix.
+    #[must_use]
+    pub fn not_iifname(self, name: &str) -> Self {
+        self.cmp(Field::IifName, CmpOp::Neq, interface_match(name))
+    }
+
     /// `oifname`; a trailing `*` matches a prefix.
     #[must_use]
     pub fn oifname(self, name: &str) -> Self {
