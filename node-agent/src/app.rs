@@ -5,19 +5,23 @@
 //! Batching is adaptive (S-120): the first change is committed at once, and whatever comes while a
 //! commit runs goes into the next one. There is no timer in that path.
 
+mod kept;
+mod peers;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use onehop_core::crd::NodeTargetsStatus;
+use onehop_core::health::LocalReady;
 use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
 use onehop_runtime::clock::Clock;
 use tokio::sync::watch;
 
-use crate::args::NodePortAddresses;
-use crate::flows::{FlowCleaner, Servers};
+use crate::args::{Mode, NodePortAddresses};
+use crate::flows::{self, FlowCleaner};
 use crate::guard::network::Network;
 use crate::health::board::Board;
 use crate::health::ports::{BindFailure, Listen};
@@ -25,16 +29,24 @@ use crate::health::wanted::WantedPorts;
 use crate::http::Tables;
 use crate::metrics::Metrics;
 use crate::node;
+use crate::node_file::{Keeper, NodeFile};
 use crate::notify::Notifier;
-use crate::planner::{Batch, Planner};
+use crate::peer::{Peer, Stand};
+use crate::planner::{self, Batch, Planner};
 use crate::ready::Readiness;
 use crate::state::{Change, State};
-use crate::table::element::{CommitFailure, ElementChange, ElementKey, Elements, Family, Frontend};
+use crate::sys::links::Links;
+use crate::table::element::{CommitFailure, ElementChange, ElementKey, Elements, Family};
+use crate::table::layout::Ranges;
 use crate::targets::Truth;
-use crate::writer::{Order, Report, Writer, WriterGone};
+use crate::writer::{Commit, Order, Report, Writer, WriterGone};
 
 /// First pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Between comparisons of the tables with what they should hold (S-264).
+const VERIFY: Duration = Duration::from_hours(1);
+/// Two changes by others within this time are a fight (S-262).
+const FIGHT: Duration = Duration::from_mins(1);
 /// Longest pause after failures: upstream's sync period (S-120).
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
@@ -69,23 +81,29 @@ enum Work {
     /// Nothing.
     Idle,
     /// Committing; what becomes true with it.
-    Committing(Flight),
+    Committing(Box<Flight>),
 }
 
 /// What becomes true when a batch is in the kernel.
 #[derive(Debug, Default)]
 struct Flight {
-    services: Vec<(ServiceKey, usize)>,
-    udp: Servers,
-    gone: BTreeSet<Frontend>,
+    services: Vec<(ServiceKey, LocalReady)>,
+    flows: flows::Task,
     families: Vec<Family>,
     added: usize,
     removed: usize,
     full: bool,
     targets: Option<Truth>,
+    ranges: Option<Ranges>,
+    take_over: bool,
+    triggers: Vec<(Family, Time)>,
 }
 
 /// The agent's state machine.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is one thing that is due or was seen"
+)]
 #[derive(Debug)]
 pub struct App {
     state: State,
@@ -95,9 +113,28 @@ pub struct App {
     out: Outlets,
     clock: Clock,
     wanted_addresses: NodePortAddresses,
+    node_address: Option<IpAddr>,
     interfaces: Vec<IpAddr>,
+    links: Links,
     addresses: Vec<IpAddr>,
     health_ports: WantedPorts,
+    peer: Peer,
+    keeper: Keeper,
+    /// What an earlier process kept, until the tables are read.
+    file: Option<NodeFile>,
+    /// Services whose answers come from there.
+    kept: Vec<ServiceKey>,
+    /// All lists were complete once.
+    seen_all: bool,
+    started: Time,
+    /// When somebody else changed our tables last.
+    tampered: Option<Time>,
+    /// The tables have to be read again after what is under way.
+    reread: bool,
+    /// When the tables are compared again.
+    verify_at: Time,
+    /// The ranges for which the static part was made.
+    ranges: Option<Ranges>,
     /// What the kernel has of the own `NodeTargets`.
     truth: Option<Truth>,
     /// A batch must be planned although no Service is dirty.
@@ -126,9 +163,21 @@ impl App {
             out,
             clock,
             wanted_addresses,
+            node_address: None,
             interfaces: Vec::new(),
+            links: Links::default(),
             addresses: Vec::new(),
             health_ports: WantedPorts::default(),
+            peer: Peer::new(Mode::Beside, false),
+            keeper: Keeper::default(),
+            file: None,
+            kept: Vec::new(),
+            seen_all: false,
+            started: clock.now(),
+            tampered: None,
+            reread: false,
+            verify_at: clock.now() + VERIFY,
+            ranges: None,
             truth: None,
             must_plan: true,
             full: true,
@@ -138,16 +187,53 @@ impl App {
         }
     }
 
+    /// The node's own address, where it is not the one that the Node object names first.
+    #[must_use]
+    pub fn with_node_address(mut self, address: Option<IpAddr>) -> Self {
+        self.node_address = address;
+        self
+    }
+
+    /// Keeps health answers over restarts, and has those that an earlier process kept.
+    #[must_use]
+    pub fn with_node_file(mut self, keeper: Keeper, file: Option<NodeFile>) -> Self {
+        self.keeper = keeper;
+        self.file = file;
+        self
+    }
+
+    /// How a kube-proxy on the node is dealt with; without this it is not looked for.
+    #[must_use]
+    pub fn with_peer(mut self, peer: Peer) -> Self {
+        self.peer = peer;
+        self
+    }
+
     /// Takes one step of a watch. Health answers are lowered here, before anything is planned.
     pub fn change(&mut self, change: Change) {
         let count = match change {
             Change::Service(_) => Metrics::service_changed,
             Change::Slice(_) => Metrics::endpoints_changed,
-            Change::Node(_) | Change::Targets(_) | Change::Pod(_) => |_: &Metrics| {},
+            Change::Node(_) | Change::Targets(_) | Change::ServiceCidr(_) | Change::Pod(_) => {
+                |_: &Metrics| {}
+            }
         };
-        for service in self.state.apply(change) {
+        let touched = self.state.apply(change);
+        for _ in &touched {
             count(&self.out.metrics);
-            self.lower(&service);
+        }
+        // Half a list is no reason to lower an answer that was kept (I1, S-109).
+        if self.state.synced() {
+            let first = !std::mem::replace(&mut self.seen_all, true);
+            let all = first.then(|| self.state.keys().cloned().collect::<Vec<_>>());
+            let kept = std::mem::take(&mut self.kept);
+            for service in touched
+                .into_iter()
+                .chain(all.into_iter().flatten())
+                .chain(kept)
+            {
+                self.lower(&service);
+            }
         }
         if self.state.take_node_changed() {
             self.node_changed();
@@ -155,10 +241,16 @@ impl App {
         self.say_truth();
     }
 
-    /// The interfaces of the node have these addresses now (S-28).
-    pub fn interfaces(&mut self, addresses: Vec<IpAddr>) {
+    /// The interfaces of the node have these addresses now (S-28), and lead to the fabric or to pods (S-64).
+    pub fn interfaces(&mut self, addresses: Vec<IpAddr>, links: Links) {
         self.interfaces = addresses;
         self.resolve_addresses();
+        if links != self.links {
+            tracing::info!(?links, "interfaces to the fabric and to pods");
+            self.planner.set_links(&links);
+            self.links = links;
+            self.must_plan = true;
+        }
     }
 
     /// The node stands so in the fabric now (S-400).
@@ -194,7 +286,7 @@ impl App {
                     return;
                 };
                 match result {
-                    Ok(()) => self.committed(flight, took),
+                    Ok(()) => self.committed(*flight, took),
                     Err(failure) => {
                         self.out.metrics.commit_failed(&flight.families);
                         self.failed(failure);
@@ -212,16 +304,26 @@ impl App {
     /// When [`App::advance`] has something to do although nothing came in.
     pub fn next_look(&self) -> Option<Time> {
         // While the writer works, its report is what goes on from here.
-        if self.is_busy() {
-            return None;
-        }
-        let ends = self.state.next_guard_end();
-        [self.retry_at, ends].into_iter().flatten().min()
+        let idle = !self.is_busy();
+        let own = [
+            self.retry_at,
+            self.state.next_guard_end(),
+            Some(self.verify_at),
+        ];
+        let own = own.into_iter().filter(|_| idle).flatten();
+        own.chain(self.peer.next_look()).min()
     }
 
     /// Gives the writer its next order, if it is idle and there is one.
     pub fn advance(&mut self) -> Result<(), WriterGone> {
         self.state.guards().pass(self.clock.now());
+        if self
+            .peer
+            .next_look()
+            .is_some_and(|at| at <= self.clock.now())
+        {
+            self.settle_claims();
+        }
         if self.state.synced() {
             // The first answer after a start shall be a true one, so ports open once it is known.
             if *self.out.ready.borrow() == Readiness::InSync
@@ -230,11 +332,17 @@ impl App {
                 self.out.metrics.health_ports(listens.len());
                 self.out.listens.send_replace(listens);
             }
-            if self.state.is_dirty() || self.must_plan {
-                self.out.board.queued();
+            let waiting = self.state.is_dirty() || self.must_plan;
+            if waiting && self.out.board.queued() {
+                self.out.metrics.queued(self.clock.now());
             }
         }
-        let due = self.retry_at.is_none_or(|at| at <= self.clock.now());
+        let now = self.clock.now();
+        let verify = matches!(self.work, Work::Idle) && self.verify_at <= now;
+        if verify || (std::mem::take(&mut self.reread) && !self.is_busy()) {
+            self.work = Work::Unread;
+        }
+        let due = self.retry_at.is_none_or(|at| at <= now);
         match self.work {
             Work::Unread if due => {
                 self.retry_at = None;
@@ -252,7 +360,16 @@ impl App {
     }
 
     fn plan(&mut self) -> Result<(), WriterGone> {
-        if !self.state.is_dirty() && !self.must_plan {
+        let ranges = Some(self.state.ranges()).filter(|now| Some(now) != self.ranges.as_ref());
+        let stand = self.peer.stand(self.clock.now());
+        self.out.board.set_refused(stand == Stand::Refuse);
+        if stand == Stand::Refuse {
+            self.set_ready(Readiness::Starting);
+            return Ok(());
+        }
+        let take_over = stand == Stand::TakeOver;
+        let due = self.state.is_dirty() || self.must_plan || take_over;
+        if !due && ranges.is_none() {
             return Ok(());
         }
         self.must_plan = false;
@@ -268,34 +385,57 @@ impl App {
             gone,
             ..
         } = batch;
+        let full = std::mem::take(&mut self.full);
+        let flows = flows::Task {
+            servers: udp,
+            gone,
+            fresh: if full {
+                planner::tcp_frontends(&change.add)
+            } else {
+                BTreeSet::new()
+            },
+            node_addresses: self.addresses.clone(),
+        };
         let flight = Flight {
             services,
-            udp,
-            gone,
+            flows,
             families: families(&change),
             added: change.add.len(),
             removed: change.remove.len(),
-            full: std::mem::take(&mut self.full),
+            full,
             targets: Some(self.state.targets_truth()),
+            ranges: ranges.clone(),
+            take_over,
+            triggers: self.state.take_triggers(),
         };
-        if change.is_empty() {
+        if change.is_empty() && ranges.is_none() && !take_over {
             // Already as it should be, so nothing is sent (S-130).
             self.committed(flight, Duration::ZERO);
             return Ok(());
         }
-        self.work = Work::Committing(flight);
-        self.writer.order(Order::Commit(change))
+        self.work = Work::Committing(Box::new(flight));
+        let commit = Commit {
+            ranges,
+            take_over,
+            change,
+        };
+        self.writer.order(Order::Commit(Box::new(commit)))
     }
 
     fn committed(&mut self, flight: Flight, took: Duration) {
         for (service, ready) in &flight.services {
             if self.state.health_port(service).is_some() {
                 let now = self.state.local_ready(service);
-                self.out.board.raise(service, *ready, now);
+                self.out.board.raise(service, ready, &now);
             }
         }
         self.out.board.in_sync();
         let metrics = &self.out.metrics;
+        let now = self.clock.now();
+        // What was changed before this process came is not of its doing.
+        for (family, at) in flight.triggers.iter().filter(|(_, at)| *at >= self.started) {
+            metrics.programmed_after(*family, now.since(*at));
+        }
         if !flight.families.is_empty() {
             metrics.committed(&flight.families, flight.full, took, self.clock.now());
             metrics.elements(flight.added, flight.removed);
@@ -305,17 +445,25 @@ impl App {
         let (internal, external) = self.planner.no_local();
         metrics.no_local_endpoints(internal, external);
         if self.state.is_dirty() {
-            self.out.board.queued();
+            if self.out.board.queued() {
+                self.out.metrics.queued(self.clock.now());
+            }
         } else {
             metrics.nothing_pending();
         }
         if self.refused.is_empty() {
             self.pause = PAUSE;
         }
-        self.out
-            .flows
-            .clean(flight.udp, flight.gone, self.addresses.clone());
+        self.out.flows.clean(flight.flows);
+        if !self.state.is_dirty() {
+            self.keeper.keep(|| self.node_file());
+        }
         self.truth = flight.targets;
+        self.ranges = flight.ranges.or(self.ranges.take());
+        if flight.take_over {
+            tracing::info!("the tables that a stopped kube-proxy left are gone");
+            self.peer.taken_over();
+        }
         self.say_truth();
         self.set_ready(Readiness::InSync);
     }
@@ -339,6 +487,7 @@ impl App {
 
     fn tables(&mut self, elements: Elements) {
         tracing::info!(elements = elements.len(), "kernel tables read");
+        self.verify_at = self.clock.now() + VERIFY;
         self.out.tables.send_replace(Tables::Ours);
         if !self.refused.is_empty() {
             self.out.metrics.repaired("refused");
@@ -346,6 +495,11 @@ impl App {
         }
         self.state.guards().inherit(&elements);
         self.planner.restart(elements, &self.refused);
+        let held = (self.planner.digest(), self.clock.now());
+        if let Some(file) = self.file.take().filter(|file| file.holds(held.0, held.1)) {
+            self.adopt(&file);
+        }
+        self.planner.set_links(&self.links);
         self.state.touch_all();
         self.must_plan = true;
         self.full = true;
@@ -395,7 +549,7 @@ impl App {
         let had_one = self.health_ports.set(service, port);
         if port.is_some() {
             let ready = self.state.local_ready(service);
-            self.out.board.lower(service, ready);
+            self.out.board.lower(service, &ready);
         } else if had_one {
             self.out.board.forget(service);
         }
@@ -413,6 +567,7 @@ impl App {
     fn resolve_addresses(&mut self) {
         let node = self.state.node();
         let wanted = &self.wanted_addresses;
+        let node = (node, self.node_address);
         let addresses = node::nodeport_addresses(wanted, node, &self.interfaces);
         self.health_ports
             .set_addresses(node::health_addresses(wanted, &addresses));

@@ -3,14 +3,20 @@
 //! Two types: [`Args`] is what was typed, [`Config`] is what it means, with the defaults of the way to run filled in. Only `main` reads
 //! [`Args`]; everything else takes [`Config`] or parts of it. Upstream's names and defaults are kept where they apply.
 
+pub mod duration;
+pub mod file;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use onehop_core::id::NodeName;
 
 use crate::guard::uplinks;
+use crate::sys::sysctl::{Liberal, Settings};
+use crate::table::layout::{Detector, Options};
 
 /// Port of `/healthz` and `/livez` in both ways to run (crd.md section 8).
 pub const HEALTH_PORT: u16 = 10356;
@@ -22,6 +28,9 @@ pub const METRICS_PORT: u16 = 10349;
 pub const KUBE_PROXY_METRICS_PORT: u16 = 10249;
 /// Where `ready` asks when no other socket is named. Abstract names belong to the network namespace, so agents of other nodes never meet.
 pub const READY_SOCKET: &str = "@onehop-node-agent";
+
+/// Longest name of an interface.
+const IFNAME_MAX: usize = 15;
 
 /// Way to run (crd.md section 8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -38,6 +47,15 @@ pub enum DetectLocalMode {
     /// The source is inside `--cluster-cidr`.
     #[value(name = "ClusterCIDR", alias = "clustercidr")]
     ClusterCidr,
+    /// The source is inside a pod range of the own Node object.
+    #[value(name = "NodeCIDR", alias = "nodecidr")]
+    NodeCidr,
+    /// The packet comes by `--pod-bridge-interface`.
+    #[value(name = "BridgeInterface", alias = "bridgeinterface")]
+    BridgeInterface,
+    /// The packet comes by an interface whose name begins with `--pod-interface-name-prefix`.
+    #[value(name = "InterfaceNamePrefix", alias = "interfacenameprefix")]
+    InterfaceNamePrefix,
 }
 
 /// Form of the log lines.
@@ -71,6 +89,14 @@ pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
 
+    /// File with a `KubeProxyConfiguration`; what it says wins over flags.
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+
+    /// Only set kernel settings, which may need more privileges than running, and end.
+    #[arg(long)]
+    pub init_only: bool,
+
     /// Kubeconfig file; without it the pod's service account is used.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
@@ -87,6 +113,10 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "beside", env = "ONEHOP_MODE")]
     pub mode: Mode,
 
+    /// As the only proxy, program Services although a kube-proxy lives on this node and programs them too.
+    #[arg(long)]
+    pub override_kube_proxy: bool,
+
     /// Value of the label service.kubernetes.io/service-proxy-name that makes a Service ours.
     #[arg(long, default_value = "onehop")]
     pub service_proxy_name: String,
@@ -99,6 +129,14 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "ClusterCIDR")]
     pub detect_local_mode: DetectLocalMode,
 
+    /// Bridge to which the pods of this node are connected.
+    #[arg(long)]
+    pub pod_bridge_interface: Option<String>,
+
+    /// How the names of interfaces to the pods of this node begin.
+    #[arg(long)]
+    pub pod_interface_name_prefix: Option<String>,
+
     /// Masquerade everything that goes to a ClusterIP.
     #[arg(long)]
     pub masquerade_all: bool,
@@ -110,6 +148,48 @@ pub struct Args {
     /// Addresses on which NodePorts answer: `primary` (the Node object's), `all` (every local one but loopback) or ranges, by commas.
     #[arg(long, value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
+
+    /// The node's own address, where the one that its Node object names first is not it.
+    #[arg(long)]
+    pub bind_address: Option<IpAddr>,
+
+    /// Connections to track for each core; 0 leaves the kernel's limit alone.
+    #[arg(long, default_value_t = 32_768)]
+    pub conntrack_max_per_core: u32,
+
+    /// Connections to track at least.
+    #[arg(long, default_value_t = 131_072)]
+    pub conntrack_min: u32,
+
+    /// How long an idle TCP connection is tracked; 0 leaves the kernel's setting alone. So for the next ones.
+    #[arg(long, default_value = "24h", value_parser = duration::parse)]
+    pub conntrack_tcp_timeout_established: Duration,
+
+    /// How long a TCP connection is tracked that waits to be closed.
+    #[arg(long, default_value = "1h", value_parser = duration::parse)]
+    pub conntrack_tcp_timeout_close_wait: Duration,
+
+    /// How long a UDP flow without answer is tracked.
+    #[arg(long, default_value = "0", value_parser = duration::parse)]
+    pub conntrack_udp_timeout: Duration,
+
+    /// How long a UDP flow with answers is tracked.
+    #[arg(long, default_value = "0", value_parser = duration::parse)]
+    pub conntrack_udp_timeout_stream: Duration,
+
+    /// Let packets pass that are outside of the TCP window; `auto`: on kernels that would reset the client.
+    #[arg(
+        long,
+        value_parser = liberal,
+        default_value = "auto",
+        num_args = 0..=1,
+        default_missing_value = "on"
+    )]
+    pub conntrack_tcp_be_liberal: Liberal,
+
+    /// Ports that no outgoing connection of the node takes by chance; empty: none.
+    #[arg(long, default_value = "30000-32767")]
+    pub reserve_node_ports: String,
 
     /// Where /healthz and /livez answer, by commas. Default: 0.0.0.0:10356, in replace mode also 0.0.0.0:10256.
     #[arg(long, value_delimiter = ',')]
@@ -134,6 +214,10 @@ pub struct Args {
     /// Leave the reverse-path filters of these interfaces as they are. Where one is strict, targets are not guarded.
     #[arg(long)]
     pub keep_rp_filter: bool,
+
+    /// File in which the last health answers are kept over restarts, on a volume that outlives the pod.
+    #[arg(long)]
+    pub node_file: Option<PathBuf>,
 
     /// Delete everything that the agent ever wrote on this node, and end.
     #[arg(long)]
@@ -169,6 +253,20 @@ pub struct Unused {
     profiling: Option<String>,
     #[arg(long, hide = true)]
     feature_gates: Option<String>,
+    #[arg(long, hide = true)]
+    master: Option<String>,
+    #[arg(long, hide = true)]
+    kube_api_qps: Option<String>,
+    #[arg(long, hide = true)]
+    kube_api_burst: Option<String>,
+    #[arg(long, hide = true)]
+    kube_api_content_type: Option<String>,
+    #[arg(long, hide = true)]
+    iptables_localhost_nodeports: Option<String>,
+    #[arg(long, hide = true)]
+    write_config_to: Option<String>,
+    #[arg(long, hide = true)]
+    show_hidden_metrics_for_version: Option<String>,
 }
 
 impl Unused {
@@ -182,6 +280,19 @@ impl Unused {
             ("--oom-score-adj", &self.oom_score_adj),
             ("--profiling", &self.profiling),
             ("--feature-gates", &self.feature_gates),
+            ("--master", &self.master),
+            ("--kube-api-qps", &self.kube_api_qps),
+            ("--kube-api-burst", &self.kube_api_burst),
+            ("--kube-api-content-type", &self.kube_api_content_type),
+            (
+                "--iptables-localhost-nodeports",
+                &self.iptables_localhost_nodeports,
+            ),
+            ("--write-config-to", &self.write_config_to),
+            (
+                "--show-hidden-metrics-for-version",
+                &self.show_hidden_metrics_for_version,
+            ),
         ]
         .into_iter()
         .filter_map(|(name, value)| value.as_ref().map(|_| name))
@@ -209,16 +320,24 @@ pub struct Config {
     pub node: NodeName,
     /// Way to run.
     pub mode: Mode,
+    /// Program although a kube-proxy lives.
+    pub override_kube_proxy: bool,
     /// Proxy name that makes a Service ours.
     pub proxy_name: String,
-    /// Pod ranges for the detector; empty: no detector (S-60).
-    pub pod_cidrs: Vec<IpNet>,
+    /// How pods are told from others (S-61).
+    pub detector: Detector,
     /// Masquerade all ClusterIP traffic.
     pub masquerade_all: bool,
     /// The packet mark that asks for masquerade (one bit set).
     pub masquerade_mark: u32,
     /// Where NodePorts answer.
     pub nodeport_addresses: NodePortAddresses,
+    /// The node's own address, if it is not the one that the Node object names first.
+    pub node_address: Option<IpAddr>,
+    /// Where the last health answers are kept.
+    pub node_file: Option<PathBuf>,
+    /// Kernel settings.
+    pub settings: Settings,
     /// Where `/healthz` and `/livez` answer.
     pub health_binds: Vec<SocketAddr>,
     /// Where `/metrics` and `/proxyMode` answer.
@@ -231,6 +350,28 @@ pub struct Config {
     pub uplinks: uplinks::Wishes,
 }
 
+impl Config {
+    /// Pod ranges given by hand.
+    pub fn pod_ranges(&self) -> Vec<IpNet> {
+        match &self.detector {
+            Detector::Ranges(ranges) => ranges.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What the static part of the tables is made from, as far as flags say it.
+    pub fn options(&self) -> Options {
+        Options {
+            before_iptables: false,
+            masquerade_mark: self.masquerade_mark,
+            masquerade_all: self.masquerade_all,
+            detector: self.detector.clone(),
+            beside_kube_proxy: self.mode == Mode::Beside,
+            service_cidrs: Vec::new(),
+        }
+    }
+}
+
 /// A flag that cannot be used as it was given.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ArgsError {
@@ -239,6 +380,19 @@ pub enum ArgsError {
         "--nodeport-addresses: {0:?} is neither a range such as 10.0.0.0/8 nor the only word `primary` or `all`"
     )]
     NodePortAddresses(String),
+    /// `--reserve-node-ports` is no range of ports.
+    #[error("--reserve-node-ports: {0:?} is no range of ports such as 30000-32767, and not empty")]
+    ReservedPorts(String),
+    /// A detector by interface without a usable name.
+    #[error(
+        "{flag}: {value:?} is no name of an interface (1 to 15 bytes); the detector that was chosen needs one"
+    )]
+    Interface {
+        /// The flag.
+        flag: &'static str,
+        /// What was given.
+        value: String,
+    },
     /// No name for the Node object.
     #[error(
         "the host name cannot be read; give the name of this node's Node object by --node-name or NODE_NAME"
@@ -266,11 +420,17 @@ impl Args {
             kubeconfig: self.kubeconfig.clone(),
             node: NodeName::from(self.resolved_node_name()?),
             mode: self.mode,
+            override_kube_proxy: self.override_kube_proxy,
             proxy_name: self.service_proxy_name.clone(),
-            pod_cidrs: self.cluster_cidr.iter().map(IpNet::trunc).collect(),
+            detector: self.detector()?,
             masquerade_all: self.masquerade_all,
             masquerade_mark: 1 << self.iptables_masquerade_bit,
             nodeport_addresses: nodeport_addresses(&self.nodeport_addresses)?,
+            node_address: self
+                .bind_address
+                .filter(|address| !address.is_unspecified()),
+            node_file: self.node_file.clone(),
+            settings: self.settings()?,
             health_binds: or_default(&self.healthz_bind_address, health),
             metrics_binds: or_default(
                 &self.metrics_bind_address,
@@ -282,6 +442,45 @@ impl Args {
                 names: self.uplinks.clone(),
                 keep_rp_filter: self.keep_rp_filter,
             },
+        })
+    }
+
+    fn settings(&self) -> Result<Settings, ArgsError> {
+        Ok(Settings {
+            max_per_core: self.conntrack_max_per_core,
+            max_least: self.conntrack_min,
+            tcp_established: self.conntrack_tcp_timeout_established,
+            tcp_close_wait: self.conntrack_tcp_timeout_close_wait,
+            udp: self.conntrack_udp_timeout,
+            udp_stream: self.conntrack_udp_timeout_stream,
+            liberal: self.conntrack_tcp_be_liberal,
+            reserved_ports: reserved_ports(&self.reserve_node_ports)?,
+        })
+    }
+
+    fn detector(&self) -> Result<Detector, ArgsError> {
+        let named = |name: &Option<String>, flag, room: usize| match name {
+            Some(name) if !name.is_empty() && name.len() <= room => Ok(name.clone()),
+            name => Err(ArgsError::Interface {
+                flag,
+                value: name.clone().unwrap_or_default(),
+            }),
+        };
+        Ok(match self.detect_local_mode {
+            DetectLocalMode::ClusterCidr => {
+                Detector::Ranges(self.cluster_cidr.iter().map(IpNet::trunc).collect())
+            }
+            DetectLocalMode::NodeCidr => Detector::NodeRanges(Vec::new()),
+            DetectLocalMode::BridgeInterface => Detector::Bridge(named(
+                &self.pod_bridge_interface,
+                "--pod-bridge-interface",
+                IFNAME_MAX,
+            )?),
+            DetectLocalMode::InterfaceNamePrefix => Detector::Prefix(named(
+                &self.pod_interface_name_prefix,
+                "--pod-interface-name-prefix",
+                IFNAME_MAX,
+            )?),
         })
     }
 
@@ -300,6 +499,28 @@ impl Args {
             Ok(name)
         }
     }
+}
+
+/// kube-proxy's flag is true or false; ours has a third value (S-97).
+fn liberal(text: &str) -> Result<Liberal, String> {
+    match text {
+        "auto" => Ok(Liberal::Auto),
+        "on" | "true" => Ok(Liberal::On),
+        "off" | "false" => Ok(Liberal::Off),
+        other => Err(format!("{other:?} is none of auto, on and off")),
+    }
+}
+
+fn reserved_ports(text: &str) -> Result<Option<(u16, u16)>, ArgsError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let range = text.split_once('-');
+    let range = range.and_then(|(first, last)| first.parse().ok().zip(last.parse().ok()));
+    let range = range.filter(|(first, last)| first <= last);
+    range
+        .map(Some)
+        .ok_or_else(|| ArgsError::ReservedPorts(text.to_owned()))
 }
 
 fn or_default(given: &[SocketAddr], default: Vec<SocketAddr>) -> Vec<SocketAddr> {
@@ -329,71 +550,4 @@ fn nodeport_addresses(given: &[String]) -> Result<NodePortAddresses, ArgsError> 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(flags: &[&str]) -> Args {
-        Args::try_parse_from(
-            ["onehop-node-agent", "--node-name", "N1"]
-                .iter()
-                .chain(flags),
-        )
-        .expect("flags parse")
-    }
-
-    fn ports(binds: &[SocketAddr]) -> Vec<u16> {
-        binds.iter().map(SocketAddr::port).collect()
-    }
-
-    #[test]
-    fn s129_ports_follow_the_way_to_run() {
-        let beside = parse(&[]).resolve().expect("resolves");
-        assert_eq!(
-            (ports(&beside.health_binds), ports(&beside.metrics_binds)),
-            (vec![10356], vec![10349])
-        );
-        let replace = parse(&["--mode", "replace"]).resolve().expect("resolves");
-        assert_eq!(
-            (ports(&replace.health_binds), ports(&replace.metrics_binds)),
-            (vec![10356, 10256], vec![10249])
-        );
-    }
-
-    #[test]
-    fn s303_upstream_names_and_defaults() {
-        let config = parse(&[
-            "--cluster-cidr=10.244.0.0/16,fd00::/56",
-            "--proxy-mode=nftables",
-        ])
-        .resolve()
-        .expect("resolves");
-        assert_eq!(config.pod_cidrs.len(), 2);
-        assert_eq!(config.masquerade_mark, 0x4000);
-        assert!(!config.masquerade_all);
-        assert_eq!(config.node, NodeName::from("n1"));
-        assert_eq!(
-            parse(&["--proxy-mode=nftables"]).unused.given(),
-            ["--proxy-mode"]
-        );
-    }
-
-    #[test]
-    fn s27_nodeport_addresses() {
-        let of = |flags: &[&str]| {
-            parse(flags)
-                .resolve()
-                .map(|config| config.nodeport_addresses)
-        };
-        assert_eq!(of(&[]), Ok(NodePortAddresses::Primary));
-        assert_eq!(
-            of(&["--nodeport-addresses=all"]),
-            Ok(NodePortAddresses::All)
-        );
-        let ranges = of(&["--nodeport-addresses=10.0.0.0/8,fd00::/8"]).expect("ranges");
-        assert!(matches!(ranges, NodePortAddresses::Ranges(ranges) if ranges.len() == 2));
-        assert_eq!(
-            of(&["--nodeport-addresses=primary,10.0.0.0/8"]),
-            Err(ArgsError::NodePortAddresses("primary".into()))
-        );
-    }
-}
+mod tests;

@@ -170,6 +170,7 @@ mod tests {
 
     #[test]
     fn s33_oldest_wins_in_any_order_of_events() {
+        // DI-50
         let (old, young) = (claimant("old", 1), claimant("young", 2));
         let fronts = BTreeSet::from([vip(80)]);
         for (order, loses) in [([&old, &young], None), ([&young, &old], Some(&young))] {

@@ -93,7 +93,7 @@ impl<K: Eq + Hash + Clone, V: PartialEq> Collection<K, V> {
         self.items.keys()
     }
 
-    /// All values.
+    /// All objects.
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.items.values()
     }

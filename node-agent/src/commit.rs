@@ -1,7 +1,8 @@
 //! The [`Dataplane`] that is the kernel: makes and takes over our two tables, reads them back, commits changes.
-//! Owned by the writer thread. Blocking; never touches anything but the tables `ip onehop` and `ip6 onehop` (S-201).
+//! Owned by the writer thread. Blocking; never touches anything but the tables `ip onehop` and `ip6 onehop` (S-201),
+//! except for those of a stopped kube-proxy when it is told to (S-127).
 
-mod classes;
+mod chains;
 mod family;
 mod parts;
 mod skeleton;
@@ -17,10 +18,11 @@ use std::time::Duration;
 use onehop_core::time::Time;
 use onehop_nft::{Batch, CommitError, DumpError, Socket, kernel_version};
 
+use crate::peer_watch;
 use crate::table::element::{CommitFailure, Dataplane, ElementChange, Elements, Family};
-use crate::table::layout::{Layout, Options, table};
-use classes::Classes;
-use family::{FamilyState, Outcome};
+use crate::table::layout::{Layout, Options, Ranges, table};
+use chains::Chains;
+use family::{FamilyState, Outcome, Retain};
 use parts::Part;
 use skeleton::Takeover;
 use watch::Watch;
@@ -42,6 +44,8 @@ pub type Now = Box<dyn Fn() -> Time + Send>;
 pub struct Features {
     /// Tables can be owned by our socket and outlive it (kernel 6.9, S-267).
     pub owned_tables: bool,
+    /// Elements can be deleted that may have ended by themselves (kernel 6.3, S-268).
+    pub destroy_elements: bool,
 }
 
 impl Features {
@@ -49,6 +53,7 @@ impl Features {
     pub fn detect() -> Self {
         Self {
             owned_tables: kernel_version() >= (6, 9),
+            destroy_elements: kernel_version() >= (6, 3),
         }
     }
 }
@@ -56,9 +61,12 @@ impl Features {
 /// The kernel of the network namespace in which it was opened.
 pub struct Kernel {
     line: Line,
-    features: Features,
     now: Now,
     lock: Option<UnixDatagram>,
+    options: Options,
+    /// The static part is fully known. Until then rules that differ are left as they are: they may be what an earlier
+    /// process wrote for the same network, and a restart changes nothing (S-121).
+    settled: bool,
     families: Vec<FamilyState>,
 }
 
@@ -68,6 +76,7 @@ struct Line {
     socket: Socket,
     /// Largest batch.
     limit: usize,
+    features: Features,
     /// On kernels where the tables are not owned, once they were read.
     watch: Option<Watch>,
 }
@@ -85,7 +94,6 @@ impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kernel")
             .field("line", &self.line)
-            .field("features", &self.features)
             .finish_non_exhaustive()
     }
 }
@@ -110,19 +118,30 @@ impl Kernel {
         let families = Family::ALL.map(|family| FamilyState {
             family,
             layout: Layout::new(family, options),
-            classes: None,
+            chains: None,
+            retired: None,
+            recheck: Retain::new(),
         });
         Ok(Self {
             line: Line {
                 socket,
                 limit,
+                features,
                 watch: None,
             },
-            features,
             now,
             lock: None,
+            options: options.clone(),
+            settled: true,
             families: families.into(),
         })
+    }
+
+    /// Expects [`Dataplane::configure`] before the static part counts as known.
+    #[must_use]
+    pub fn awaiting_ranges(mut self) -> Self {
+        self.settled = false;
+        self
     }
 
     /// Limits the size of one batch, to exercise the loading in pieces.
@@ -139,7 +158,7 @@ impl Kernel {
 
     /// The node lock of kernels that cannot own tables; false when another agent has it.
     fn take_lock(&mut self) -> Result<bool, CommitFailure> {
-        if self.features.owned_tables || self.lock.is_some() {
+        if self.line.features.owned_tables || self.lock.is_some() {
             return Ok(true);
         }
         let bound = SocketAddr::from_abstract_name(LOCK_NAME)
@@ -162,7 +181,7 @@ impl Dataplane for Kernel {
         }
         for _ in 0..READ_ATTEMPTS {
             self.line.watch = None;
-            if !self.features.owned_tables {
+            if !self.line.features.owned_tables {
                 let watch = Watch::begin(&mut self.line.socket);
                 self.line.watch = Some(watch.map_err(|error| failure(error.to_string()))?);
             }
@@ -177,12 +196,51 @@ impl Dataplane for Kernel {
         ))
     }
 
+    fn watched_port(&self) -> Option<u32> {
+        (!self.line.features.owned_tables).then(|| self.port_id())
+    }
+
+    fn configure(&mut self, ranges: &Ranges) -> Result<(), CommitFailure> {
+        let options = self.options.with(ranges);
+        self.settled = true;
+        let mut failures = Vec::new();
+        for state in &mut self.families {
+            state.layout = Layout::new(state.family, &options);
+            if state.chains.is_none() {
+                continue;
+            }
+            if let Err(error) = skeleton::repair(&mut self.line, &state.layout) {
+                state.chains = None;
+                failures.push(format!("{:?}: {error}", state.family));
+            }
+        }
+        if failures.is_empty() {
+            return Ok(());
+        }
+        Err(failure(failures.join("; ")))
+    }
+
+    fn retire_kube_proxy(&mut self) -> Result<(), CommitFailure> {
+        let tables = self.line.socket.tables();
+        let tables = tables.map_err(|error| failure(format!("list of tables: {error}")))?;
+        for state in &mut self.families {
+            let left = peer_watch::table(state.family);
+            state.retired = tables.iter().any(|info| info.table == left).then_some(left);
+        }
+        Ok(())
+    }
+
     fn commit(&mut self, change: &ElementChange) -> Result<(), CommitFailure> {
         let (mut outcome, now) = (Outcome::default(), (self.now)());
         for state in &mut self.families {
             let part = Part::of(change, state.family);
-            if !part.is_empty() {
-                state.commit(&mut self.line, part, now, &mut outcome);
+            let of_family = change.retain.iter();
+            let retain: Retain = of_family
+                .filter(|((family, _), _)| *family == state.family)
+                .map(|((_, map), endpoints)| (*map, endpoints.clone()))
+                .collect();
+            if !part.is_empty() || !retain.is_empty() || state.retired.is_some() {
+                state.commit(&mut self.line, (part, retain), now, &mut outcome);
             }
         }
         outcome.result()
@@ -194,7 +252,7 @@ impl Dataplane for Kernel {
         for state in &mut self.families {
             let tidied = state.tidy(&mut self.line, CLASS_REST, now);
             waiting |=
-                tidied.map_err(|error| failure(format!("delete of class chains: {error}")))?;
+                tidied.map_err(|error| failure(format!("delete of chains out of use: {error}")))?;
         }
         Ok(waiting)
     }
@@ -206,12 +264,15 @@ impl Kernel {
         let mut failures = Vec::new();
         let now = (self.now)();
         for state in &mut self.families {
-            state.classes = None;
+            state.chains = None;
+            state.recheck.clear();
+            let features = self.line.features;
             let socket = &mut self.line.socket;
-            match skeleton::take_over(socket, state.family, &state.layout, self.features, now) {
+            let how = (features, self.settled, now);
+            match skeleton::take_over(socket, &state.layout, how) {
                 Ok(Takeover::Standby) => return Ok(None),
                 Ok(Takeover::Ours(held)) => {
-                    state.classes = Some(Classes::of(&held, now));
+                    state.chains = Some(Chains::of(&held, now));
                     elements.extend(held.elements);
                 }
                 Err(error) => failures.push(format!("{:?}: {error}", state.family)),

@@ -1,11 +1,12 @@
-//! Clean-up of connection tracking for UDP (S-91 to S-96) and guarded targets (ZD-45, S-418), on a thread of its own, out of the
-//! commit path.
+//! Clean-up of connection tracking for UDP (S-91 to S-96) and guarded targets (ZD-45, S-418), on a thread of its own,
+//! out of the commit path.
 //!
 //! A UDP "connection" lives as long as its client keeps sending, so one that was made for an
 //! endpoint which is gone, or before the rules existed, would never reach a living endpoint. What
 //! is stale follows from the wanted state alone, never from single events. TCP and SCTP flows are
-//! never touched (S-90), but for first packets of TCP that went to a pod which is gone: without their entry
-//! the resend is steered.
+//! never touched (S-90), but for attempts to connect that were let through before their frontend was
+//! programmed, all resends of which would go the same way (S-134), and for first packets of TCP that went to a pod
+//! which is gone: without their entry the resend is steered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,17 +17,15 @@ use std::thread;
 use std::time::Duration;
 
 use onehop_nft::DumpError;
-use onehop_nft::conntrack::{Conntrack, Filter, Flow, TCP_SYN_SENT};
+use onehop_nft::conntrack::{
+    Conntrack, Filter, Flow, STATUS_DNAT, STATUS_SEEN_REPLY, TCP_SYN_SENT,
+};
 use onehop_runtime::clock::Clock;
 
 use crate::claims::Front;
 use crate::metrics::Metrics;
 use crate::table::element::{Family, Frontend, Protocol};
 
-/// IP protocol number of UDP.
-const UDP: u8 = 17;
-/// IP protocol number of TCP.
-const TCP: u8 = 6;
 /// Pause before a clean-up that failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -36,11 +35,15 @@ pub type Servers = BTreeMap<Front, BTreeSet<SocketAddr>>;
 
 /// Frontends to look at.
 #[derive(Debug, Default)]
-struct Task {
-    servers: Servers,
+pub struct Task {
+    /// UDP frontends whose servers changed.
+    pub servers: Servers,
+    /// TCP frontends that were not there before, after a start or a repair.
+    pub fresh: BTreeSet<Front>,
     /// Targets whose pods are gone.
-    gone: BTreeSet<Frontend>,
-    node_addresses: Vec<IpAddr>,
+    pub gone: BTreeSet<Frontend>,
+    /// Addresses on which node ports answer.
+    pub node_addresses: Vec<IpAddr>,
 }
 
 /// Handle of the thread; it ends when this is dropped.
@@ -73,17 +76,11 @@ impl FlowCleaner {
         (Self { tasks: sender }, Inbox { tasks })
     }
 
-    /// Asks for a clean-up of the flows of these frontends, and of half-open ones to targets that are gone.
-    /// `node_addresses` are those on which node ports answer.
-    pub fn clean(&self, servers: Servers, gone: BTreeSet<Frontend>, node_addresses: Vec<IpAddr>) {
-        if servers.is_empty() && gone.is_empty() {
+    /// Asks for a clean-up of the flows of these frontends. Without any it costs nothing (S-96).
+    pub fn clean(&self, task: Task) {
+        if task.is_empty() {
             return;
         }
-        let task = Task {
-            servers,
-            gone,
-            node_addresses,
-        };
         if self.tasks.send(task).is_err() {
             tracing::error!("the connection tracking thread has ended; stale UDP flows stay");
         }
@@ -93,7 +90,7 @@ impl FlowCleaner {
 fn work(mut conntrack: Conntrack, inbox: &Receiver<Task>, clock: Clock, metrics: &Metrics) {
     let mut pending = Task::default();
     loop {
-        match next(inbox, !pending.is_done()) {
+        match next(inbox, !pending.is_empty()) {
             Ok(task) => pending.merge(task),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
@@ -128,14 +125,15 @@ fn next(inbox: &Receiver<Task>, failed: bool) -> Result<Task, RecvTimeoutError> 
 }
 
 impl Task {
-    fn merge(&mut self, newer: Self) {
-        self.servers.extend(newer.servers);
-        self.gone.extend(newer.gone);
-        self.node_addresses = newer.node_addresses;
+    fn is_empty(&self) -> bool {
+        self.servers.is_empty() && self.fresh.is_empty() && self.gone.is_empty()
     }
 
-    fn is_done(&self) -> bool {
-        self.servers.is_empty() && self.gone.is_empty()
+    fn merge(&mut self, newer: Self) {
+        self.servers.extend(newer.servers);
+        self.fresh.extend(newer.fresh);
+        self.gone.extend(newer.gone);
+        self.node_addresses = newer.node_addresses;
     }
 
     /// Deletes entries of first packets to targets that are gone.
@@ -149,7 +147,7 @@ impl Task {
         for key in keys {
             let filter = Filter {
                 v6: family == Family::V6,
-                protocol: Some(TCP),
+                protocol: Some(Protocol::Tcp.number()),
                 original_dst: Some(key.address),
                 original_dst_port: Some(key.port),
                 ..Filter::default()
@@ -171,15 +169,47 @@ impl Task {
         conntrack: &mut Conntrack,
         family: Family,
     ) -> Result<Option<usize>, DumpError> {
-        let mut of_family = self.servers.keys().filter(|front| front.family() == family);
-        let Some(first) = of_family.next().copied() else {
-            return Ok(None);
-        };
-        let alone = of_family.next().is_none();
-        let filter = filter(family, alone.then_some(first));
-        let deleted = conntrack.delete_where(&filter, |flow| self.is_stale(family, flow))?;
-        self.servers.retain(|front, _| front.family() != family);
-        Ok(Some(deleted))
+        let udp = narrowest(family, Protocol::Udp, self.servers.keys());
+        let tcp = narrowest(family, Protocol::Tcp, self.fresh.iter());
+        let any = udp.is_some() || tcp.is_some();
+        let mut deleted = 0;
+        if let Some(filter) = udp {
+            deleted += conntrack.delete_where(&filter, |flow| self.is_stale(family, flow))?;
+            self.servers.retain(|front, _| front.family() != family);
+        }
+        if let Some(filter) = tcp {
+            deleted += conntrack.delete_where(&filter, |flow| self.is_lost(family, flow))?;
+            self.fresh.retain(|front| front.family() != family);
+        }
+        Ok(any.then_some(deleted))
+    }
+
+    /// Whether an attempt to connect went by a frontend untranslated and without an answer (S-134).
+    fn is_lost(&self, family: Family, flow: &Flow) -> bool {
+        let to = flow.original;
+        flow.status & (STATUS_SEEN_REPLY | STATUS_DNAT) == 0
+            && self
+                .fronts_at(family, Protocol::Tcp, to.dst, to.dst_port)
+                .any(|front| self.fresh.contains(&front))
+    }
+
+    /// The frontends that a destination may be: its address, and a node port only on our own addresses. A pod may talk
+    /// to any other host on the same number (S-95).
+    fn fronts_at(
+        &self,
+        family: Family,
+        protocol: Protocol,
+        address: IpAddr,
+        port: u16,
+    ) -> impl Iterator<Item = Front> {
+        let vip = Front::Vip(Frontend {
+            address,
+            protocol,
+            port,
+        });
+        let own = self.node_addresses.contains(&address);
+        let node_port = own.then_some(Front::NodePort(family, protocol, port));
+        std::iter::once(vip).chain(node_port)
     }
 
     /// Whether a flow goes to one of the frontends and to somebody who does not serve it. A flow
@@ -191,38 +221,32 @@ impl Task {
     }
 
     fn is_stale_tuple(&self, family: Family, addr: IpAddr, port: u16, from: SocketAddr) -> bool {
-        let protocol = Protocol::Udp;
-        let vip = Front::Vip(Frontend {
-            address: addr,
-            protocol,
-            port,
-        });
-        // Only on our own addresses: a pod may talk to any other host on the same number (S-95).
-        let node_port = || {
-            let front = Front::NodePort(family, protocol, port);
-            self.servers
-                .get(&front)
-                .filter(|_| self.node_addresses.contains(&addr))
-        };
-        let servers = self.servers.get(&vip).or_else(node_port);
+        let mut fronts = self.fronts_at(family, Protocol::Udp, addr, port);
+        let servers = fronts.find_map(|front| self.servers.get(&front));
         servers.is_some_and(|servers| !servers.contains(&from))
     }
 }
 
-/// The narrowest filter that the kernel can apply (S-96).
-fn filter(family: Family, only: Option<Front>) -> Filter {
-    let (dst, port) = match only {
-        Some(Front::Vip(front)) => (Some(front.address), Some(front.port)),
-        Some(Front::NodePort(_, _, port)) => (None, Some(port)),
-        None => (None, None),
+/// The narrowest filter that the kernel can apply for these frontends (S-96); `None`: none is of the family.
+fn narrowest<'a>(
+    family: Family,
+    protocol: Protocol,
+    fronts: impl Iterator<Item = &'a Front>,
+) -> Option<Filter> {
+    let mut of_family = fronts.filter(|front| front.family() == family);
+    let first = *of_family.next()?;
+    let (dst, port) = match (first, of_family.next()) {
+        (Front::Vip(front), None) => (Some(front.address), Some(front.port)),
+        (Front::NodePort(_, _, port), None) => (None, Some(port)),
+        (_, Some(_)) => (None, None),
     };
-    Filter {
+    Some(Filter {
         v6: family == Family::V6,
-        protocol: Some(UDP),
+        protocol: Some(protocol.number()),
         original_dst: dst,
         original_dst_port: port,
         ..Filter::default()
-    }
+    })
 }
 
 #[cfg(test)]
@@ -250,6 +274,7 @@ mod tests {
         let servers = servers.iter().map(|text| server(text)).collect();
         Task {
             servers: [(front, servers)].into(),
+            fresh: BTreeSet::new(),
             gone: BTreeSet::new(),
             node_addresses: vec![addr("10.0.1.1")],
         }
@@ -307,12 +332,32 @@ mod tests {
     }
 
     #[test]
+    fn s99_a_node_port_without_node_addresses_is_nobodys_destination() {
+        let node_port = Front::NodePort(Family::V4, Protocol::Udp, 30053);
+        let task = Task {
+            node_addresses: Vec::new(),
+            ..task(node_port, &[])
+        };
+        // DI-11
+        assert!(!stale(&task, "10.0.1.1", 30053, "10.244.0.9:5353"), "S-99");
+        assert!(!stale(&task, "0.0.0.0", 30053, "10.244.0.9:5353"), "S-99");
+    }
+
+    #[test]
     fn s96_a_single_frontend_is_filtered_in_the_kernel() {
-        let filter = filter(Family::V4, Some(vip("10.96.0.10")));
+        let of = |fronts: &[Front]| narrowest(Family::V4, Protocol::Udp, fronts.iter());
+        let filter = of(&[vip("10.96.0.10"), vip("fd00::1")]).expect("one of the family");
         assert_eq!(filter.original_dst, Some(addr("10.96.0.10")));
         assert_eq!(
             (filter.protocol, filter.original_dst_port),
-            (Some(UDP), Some(53))
+            (Some(17), Some(53))
+        );
+        let several = of(&[vip("10.96.0.10"), vip("10.96.0.11")]).expect("two of the family");
+        assert_eq!((several.protocol, several.original_dst), (Some(17), None));
+        assert_eq!(
+            of(&[vip("fd00::1")]),
+            None,
+            "S-96: nothing changed, no dump"
         );
     }
 }

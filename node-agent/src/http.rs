@@ -2,7 +2,7 @@
 //! memory; nothing here waits for anything.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +15,9 @@ use onehop_runtime::clock::Clock;
 use onehop_runtime::http::{bind, serve};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+/// How the agent's ports name themselves, by which an agent tells another one from a kube-proxy (S-125).
+pub const SERVER: &str = "onehop-node-agent";
 
 /// Whose the kernel tables are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +74,9 @@ impl Port {
             stop,
         } = self;
         let answer = service_fn(move |request| {
-            let response = handler(&request);
+            let mut response = handler(&request);
+            let name = header::HeaderValue::from_static(SERVER);
+            response.headers_mut().insert(header::SERVER, name);
             async move { Ok::<_, Infallible>(response) }
         });
         tokio::select! {
@@ -80,9 +85,20 @@ impl Port {
                 if tables.wait_for(|tables| *tables == Tables::Ours).await.is_err() {
                     return;
                 }
-                let listener = bind(addr, &clock, backoff, failed).await;
+                let listener = bind(everywhere(addr), &clock, backoff, failed).await;
                 serve(listener, clock, answer).await;
             } => {}
         }
     }
+}
+
+/// "All addresses" means those of both families, as for kube-proxy: one listener, since two would collide (S-100).
+fn everywhere(addr: SocketAddr) -> SocketAddr {
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, addr.port()));
+    let wanted = addr.ip() == IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    // Nodes may have no IPv6 at all.
+    if wanted && std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok() {
+        return any;
+    }
+    addr
 }

@@ -5,7 +5,7 @@
 //! the same element (hairpin pairs); what nobody wants is taken out. Used by the planner alone.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::table::element::{Data, ElementChange, ElementKey, Elements};
 
@@ -27,6 +27,8 @@ enum Before {
 pub struct Ledger<O> {
     held: BTreeMap<ElementKey, Held>,
     owned: HashMap<O, Elements>,
+    /// Changes with every element that comes, goes or gets other data, and depends on nothing else.
+    digest: u64,
     /// What each element touched since the last [`Ledger::take_change`] was before.
     before: BTreeMap<ElementKey, Before>,
 }
@@ -36,6 +38,7 @@ impl<O> Default for Ledger<O> {
         Self {
             held: BTreeMap::new(),
             owned: HashMap::new(),
+            digest: 0,
             before: BTreeMap::new(),
         }
     }
@@ -44,12 +47,16 @@ impl<O> Default for Ledger<O> {
 impl<O: Eq + Hash + Clone> Ledger<O> {
     /// Starts from what was read from the kernel. Nobody owns anything yet.
     pub fn from_kernel(elements: Elements) -> Self {
+        let digest = elements
+            .iter()
+            .fold(0, |sum, (key, data)| sum ^ hash(key, data.as_ref()));
         let held = elements
             .into_iter()
             .map(|(key, data)| (key, Held { data, owners: 0 }))
             .collect();
         Self {
             held,
+            digest,
             ..Self::default()
         }
     }
@@ -89,7 +96,7 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
             .collect();
         for key in &unowned {
             self.remember(*key);
-            self.held.remove(key);
+            self.drop_held(key);
         }
         unowned
     }
@@ -112,6 +119,11 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
         change
     }
 
+    /// A digest of everything that the kernel holds; equal for equal elements.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
     /// Everything that the kernel holds.
     pub fn elements(&self) -> Elements {
         self.held
@@ -126,6 +138,10 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
             self.remember(key);
         }
         let owners = held.map_or(0, |held| held.owners) + u32::from(first);
+        if let Some(held) = held {
+            self.digest ^= hash(&key, held.data.as_ref());
+        }
+        self.digest ^= hash(&key, data.as_ref());
         self.held.insert(key, Held { data, owners });
     }
 
@@ -136,7 +152,13 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
         held.owners = held.owners.saturating_sub(1);
         if held.owners == 0 {
             self.remember(key);
-            self.held.remove(&key);
+            self.drop_held(&key);
+        }
+    }
+
+    fn drop_held(&mut self, key: &ElementKey) {
+        if let Some(held) = self.held.remove(key) {
+            self.digest ^= hash(key, held.data.as_ref());
         }
     }
 
@@ -149,6 +171,12 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
         let held = self.held.get(key);
         held.map_or(Before::Absent, |held| Before::Held(held.data))
     }
+}
+
+fn hash(key: &ElementKey, data: Option<&Data>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (key, data).hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -207,6 +235,12 @@ mod tests {
             Elements::from([(pair(1), None), (verdict(1), reject)]),
         );
         ledger.sweep();
+        let same = Ledger::<&str>::from_kernel(ledger.elements());
+        assert_eq!(
+            ledger.digest(),
+            same.digest(),
+            "S-109: the same by whatever way"
+        );
         let change = ledger.take_change();
         assert_eq!(change.add, Elements::from([(verdict(1), reject)]));
         assert_eq!(

@@ -1,17 +1,19 @@
 //! `onehop-node-agent`: flags, logs, signals; everything else is in the library.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
 use onehop_nft::Socket;
-use onehop_node_agent::args::{Args, Command, Config, LogFormat, Mode};
+use onehop_node_agent::args::{Args, Command, Config, LogFormat, Mode, file};
 use onehop_node_agent::commit::{self, Features, Kernel};
 use onehop_node_agent::guard::uplinks::{self, Keeper};
+use onehop_node_agent::peer_watch::Watcher;
 use onehop_node_agent::ready;
 use onehop_node_agent::run::{Parts, run};
 use onehop_node_agent::startup::{self, Missing};
-use onehop_node_agent::table::layout::Options;
+use onehop_node_agent::sys::sysctl;
 use onehop_runtime::client;
 use onehop_runtime::clock::Clock;
 use onehop_runtime::log::{self, Format};
@@ -21,11 +23,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let mut args = Args::parse();
     if args.command == Some(Command::Ready) {
         return answer(ready::ask(&args.ready_socket));
     }
-    let result = start(&args);
+    let result = start(&mut args);
     if let Err(error) = &result {
         // Also without a log, so that `kubectl logs` shows why the process did not start.
         eprintln!("onehop-node-agent: {}", log::Chain(error.as_ref()));
@@ -46,7 +48,7 @@ fn answer(answer: Result<String, String>) -> ExitCode {
     code
 }
 
-fn start(args: &Args) -> anyhow::Result<()> {
+fn start(args: &mut Args) -> anyhow::Result<()> {
     let format = match args.log_format {
         LogFormat::Json => Format::Json,
         LogFormat::Text => Format::Text,
@@ -55,13 +57,36 @@ fn start(args: &Args) -> anyhow::Result<()> {
     for flag in args.unused.given() {
         tracing::warn!(flag, "this flag of kube-proxy has no meaning here");
     }
+    if let Some(path) = args.config.clone() {
+        for field in file::apply(args, &path)? {
+            tracing::warn!(
+                field,
+                "this field of a KubeProxyConfiguration has no meaning here"
+            );
+        }
+    }
     let config = args.resolve()?;
+    if !args.cleanup {
+        tune(&config);
+    }
+    if args.init_only {
+        return Ok(());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("start the async runtime")?;
     runtime.block_on(agent(config, args.cleanup))
+}
+
+/// Kernel settings; what cannot be set is only told (S-98).
+fn tune(config: &Config) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let root = Path::new("/proc/sys");
+    for not_set in sysctl::apply(&config.settings, root, cores, onehop_nft::kernel_version()) {
+        tracing::warn!(%not_set, "a kernel setting is not as it should be");
+    }
 }
 
 async fn agent(config: Config, cleanup: bool) -> anyhow::Result<()> {
@@ -101,18 +126,16 @@ fn seed(clock: Clock) -> SmallRng {
 /// The tables of this network namespace. Says what is missing, since this is where a pod without
 /// the right privileges fails.
 fn open(config: &Config, clock: Clock) -> anyhow::Result<Kernel> {
-    let options = Options {
-        masquerade_mark: config.masquerade_mark,
-        masquerade_all: config.masquerade_all,
-        pod_cidrs: config.pod_cidrs.clone(),
-        beside_kube_proxy: config.mode == Mode::Beside,
-        service_cidrs: Vec::new(),
-    };
     // Sockets open without any privilege; only a question shows whether the kernel answers.
+    let mut options = config.options();
     let mut socket = Socket::open().map_err(|error| startup::no_socket(&error))?;
     startup::check(&mut socket, &options)?;
-    Kernel::open(&options, Features::detect(), Box::new(move || clock.now()))
-        .context("open the netlink socket of the tables")
+    let now = Box::new(move || clock.now());
+    let alone = config.mode == Mode::Replace;
+    options.before_iptables = alone && Watcher::open(None)?.has_iptables_chains()?;
+    let kernel = Kernel::open(&options, Features::detect(), now)
+        .context("open the netlink socket of the tables")?;
+    Ok(kernel.awaiting_ranges())
 }
 
 /// SIGTERM and SIGINT end the agent; its rules stay in place (S-122).

@@ -2,6 +2,7 @@
 //! (S-302), and the handler of the port that serves them with `/proxyMode` (S-310).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -14,13 +15,14 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use crate::http::{Handler, response};
+use crate::sys::process::usage;
 use crate::table::element::Family;
 
 type Label = [(&'static str, &'static str); 1];
 type CodeLabel = [(&'static str, String); 1];
 type Counters = MetricFamily<Label, Counter>;
 type Gauges = MetricFamily<Label, Gauge>;
-type FloatGauge = Gauge<f64, std::sync::atomic::AtomicU64>;
+type FloatGauge = Gauge<f64, AtomicU64>;
 type Histograms = MetricFamily<Label, Histogram>;
 
 /// Why a frontend that a Service asks for is not programmed.
@@ -58,7 +60,10 @@ pub struct Metrics {
     elements: Counters,
     repairs: Counters,
     health_ports: Gauge,
+    kube_proxy_overlap: Gauge,
     guards: Gauge,
+    cpu_seconds: Counter<f64, AtomicU64>,
+    resident_bytes: Gauge,
 }
 
 impl Metrics {
@@ -88,7 +93,10 @@ impl Metrics {
             elements: Counters::default(),
             repairs: Counters::default(),
             health_ports: Gauge::default(),
+            kube_proxy_overlap: Gauge::default(),
             guards: Gauge::default(),
+            cpu_seconds: Counter::default(),
+            resident_bytes: Gauge::default(),
         };
         metrics
             .registry
@@ -225,6 +233,11 @@ impl Metrics {
         self.guards.set(gauge(count));
     }
 
+    /// Services that were given up because kube-proxy programs them too (S-126).
+    pub fn kube_proxy_overlap(&self, count: usize) {
+        self.kube_proxy_overlap.set(gauge(count));
+    }
+
     /// A pass of the connection tracking clean-up was done.
     pub fn conntrack(&self, family: Family, took: Duration, deleted: u64) {
         let label = family_label(family);
@@ -244,13 +257,29 @@ impl Metrics {
         self.livez.get_or_create(&code(status)).inc();
     }
 
-    /// Handler of the metrics port.
-    pub fn handler(self: Arc<Self>) -> Handler {
+    /// Handler of the metrics port. `configz` is what the agent runs with, as JSON.
+    pub fn handler(self: Arc<Self>, configz: String) -> Handler {
         Arc::new(move |request| match request.uri().path() {
-            "/metrics" => response(StatusCode::OK, CONTENT_TYPE, self.registry.page()),
+            "/metrics" => {
+                self.look_at_process();
+                response(StatusCode::OK, CONTENT_TYPE, self.registry.page())
+            }
+            "/configz" => response(StatusCode::OK, "application/json", configz.clone()),
             "/proxyMode" => response(StatusCode::OK, "text/plain", "nftables"),
             _ => response(StatusCode::NOT_FOUND, "text/plain", "404 page not found\n"),
         })
+    }
+
+    fn look_at_process(&self) {
+        let Some(usage) = usage() else {
+            return;
+        };
+        // What is told is a sum already.
+        self.cpu_seconds
+            .inner()
+            .store(usage.cpu_seconds.to_bits(), Ordering::Relaxed);
+        let bytes = i64::try_from(usage.resident_bytes);
+        self.resident_bytes.set(bytes.unwrap_or(i64::MAX));
     }
 
     fn register_upstream(&self, registry: &mut Registry) {
@@ -325,6 +354,16 @@ impl Metrics {
             self.sync_failures.clone(),
         );
         registry.register(
+            "process_cpu_seconds",
+            "Processor time of this process",
+            self.cpu_seconds.clone(),
+        );
+        registry.register(
+            "process_resident_memory_bytes",
+            "Memory of this process",
+            self.resident_bytes.clone(),
+        );
+        registry.register(
             "kubeproxy_proxy_healthz",
             "Answers of /healthz",
             self.healthz.clone(),
@@ -374,6 +413,11 @@ impl Metrics {
             "Load balancer targets whose new flows are steered to other endpoints",
             self.guards.clone(),
         );
+        registry.register(
+            "kube_proxy_overlap",
+            "Services that were given up because kube-proxy programs them too",
+            self.kube_proxy_overlap.clone(),
+        );
     }
 }
 
@@ -408,6 +452,7 @@ mod tests {
             "kubeproxy_sync_proxy_rules_service_changes_pending 0",
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\"} 2",
             "kubeproxy_proxy_healthz_total{code=\"200\"} 1",
+            "process_resident_memory_bytes 0",
         ] {
             assert!(
                 text.lines().any(|have| have == line),

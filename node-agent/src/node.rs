@@ -19,10 +19,11 @@ const LEAVING: [&str; 7] = [
     "aws-node-termination-handler/rebalance-recommendation",
 ];
 
-/// Addresses on which NodePorts answer, Service addresses not yet taken out.
+/// Addresses on which NodePorts answer, Service addresses not yet taken out. `own` stands for the Node object's primary
+/// address of its family.
 pub fn nodeport_addresses(
     wanted: &NodePortAddresses,
-    node: Option<&NodeView>,
+    (node, own): (Option<&NodeView>, Option<IpAddr>),
     interfaces: &[IpAddr],
 ) -> Vec<IpAddr> {
     let inside = |addr: &IpAddr| match wanted {
@@ -33,7 +34,10 @@ pub fn nodeport_addresses(
     let primary = [IpFamily::V4, IpFamily::V6]
         .into_iter()
         .filter(|_| *wanted == NodePortAddresses::Primary)
-        .filter_map(|family| node?.primary_address(family));
+        .filter_map(|family| {
+            let own = own.filter(|address| IpFamily::of(*address) == family);
+            own.or_else(|| node?.primary_address(family))
+        });
     let mut addresses: Vec<IpAddr> = interfaces.iter().copied().filter(inside).collect();
     addresses.extend(primary);
     // Loopback would need route_localnet, which is never set (S-27).
@@ -91,7 +95,13 @@ mod tests {
             .iter()
             .map(|addr| addr.parse().expect("address"))
             .collect();
-        let of = |wanted| texts(&nodeport_addresses(&wanted, Some(&node()), &interfaces));
+        let of = |wanted| {
+            texts(&nodeport_addresses(
+                &wanted,
+                (Some(&node()), None),
+                &interfaces,
+            ))
+        };
         assert_eq!(of(NodePortAddresses::Primary), ["10.0.1.1", "fd00::1"]);
         let range = "10.0.2.0/24".parse().expect("range");
         assert_eq!(of(NodePortAddresses::Ranges(vec![range])), ["10.0.2.1"]);
@@ -99,6 +109,11 @@ mod tests {
             of(NodePortAddresses::All),
             ["10.0.1.1", "10.0.2.1", "fd00::1"]
         );
+        // S-303: `--bind-address` overrides the node's address of its family, and nothing else.
+        let own = "10.0.1.2".parse().ok();
+        let primary = NodePortAddresses::Primary;
+        let addresses = nodeport_addresses(&primary, (Some(&node()), own), &interfaces);
+        assert_eq!(texts(&addresses), ["10.0.1.2", "fd00::1"]);
     }
 
     #[test]
@@ -113,6 +128,7 @@ mod tests {
             value: String::new(),
             effect: "NoSchedule".to_owned(),
         });
+        // DI-21: a node that is scaled down tells so first.
         assert!(!is_eligible(&node));
         node.taints.clear();
         assert!(is_eligible(&node));

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use onehop_core::endpoint::Endpoints;
-use onehop_core::health::count_local;
+use onehop_core::health::LocalReady;
 use onehop_core::id::ServiceKey;
 use onehop_core::service::ServiceSpec;
 
@@ -16,6 +16,8 @@ use crate::guard;
 use crate::ledger::Ledger;
 use crate::metrics::FrontendCounts;
 use crate::state::State;
+use crate::sys::links::Links;
+use crate::table::affinity::Sticky;
 use crate::table::element::{
     Data, ElementChange, ElementKey, Elements, Family, Frontend, Key, LOCAL_SCOPE, Protocol, SetId,
 };
@@ -25,6 +27,7 @@ use crate::table::element::{
 enum Owner {
     Service(ServiceKey),
     NodeAddresses,
+    Interfaces,
     Network,
     Guard(Frontend),
 }
@@ -59,7 +62,7 @@ pub struct Batch {
     /// For the kernel.
     pub change: ElementChange,
     /// The Services compiled for it with their local ready endpoints, for the health answers.
-    pub services: Vec<(ServiceKey, usize)>,
+    pub services: Vec<(ServiceKey, LocalReady)>,
     /// UDP frontends whose servers changed, with the endpoints that serve now (S-91, S-92).
     pub udp: BTreeMap<Front, BTreeSet<SocketAddr>>,
     /// Targets whose pods are gone: half-open flows to them are to be deleted (ZD-45).
@@ -71,6 +74,7 @@ pub struct Batch {
 /// What is remembered of a compiled Service besides its elements.
 #[derive(Debug, Default)]
 struct Summary {
+    sticky: BTreeMap<(Family, Sticky), BTreeSet<SocketAddr>>,
     udp: BTreeMap<Front, BTreeSet<SocketAddr>>,
     notices: Vec<Notice>,
     programmed: usize,
@@ -90,6 +94,10 @@ pub struct Planner {
     gone: BTreeMap<Frontend, BTreeSet<SocketAddr>>,
     /// What guards add to the next batch.
     ended: Vec<(Frontend, BTreeSet<SocketAddr>)>,
+    /// Addresses on which node ports answer, in the batch that is being made.
+    eligible: Vec<IpAddr>,
+    /// Services whose elements name these addresses.
+    by_address: BTreeSet<ServiceKey>,
 }
 
 /// Sums over all Services.
@@ -112,6 +120,8 @@ impl Planner {
             swept: false,
             gone: BTreeMap::new(),
             ended: Vec::new(),
+            eligible: Vec::new(),
+            by_address: BTreeSet::new(),
         }
     }
 
@@ -158,24 +168,17 @@ impl Planner {
     /// Makes the batch for everything that is dirty.
     pub fn plan(&mut self, state: &mut State, node_addresses: &[IpAddr]) -> Batch {
         let mut batch = Batch::default();
-        let mut queue = state.take_dirty();
-        while let Some(key) = queue.pop_first() {
-            queue.extend(self.service(&key, state, &mut batch));
+        self.compile_all(state.take_dirty(), state, &mut batch);
+        let eligible = self.eligible(state, node_addresses);
+        if eligible != self.eligible {
+            self.eligible = eligible;
+            self.compile_all(self.by_address.clone(), state, &mut batch);
         }
-        // An address that the Node object names is the node's, whoever else names it: load balancers
-        // made of nodes publish it, and any user may write it into externalIPs. Others may be there
-        // for the sake of a Service alone (S-29).
-        let of_node = state.node().map_or(&[][..], |node| &node.addresses);
-        let eligible = node_addresses
-            .iter()
-            .filter(|addr| of_node.contains(addr) || !self.claims.is_service_address(**addr))
-            .map(|addr| {
-                (
-                    (Family::of(*addr), SetId::NodePortIps, Key::Addr(*addr)),
-                    None,
-                )
-            });
-        self.ledger.set(&Owner::NodeAddresses, eligible.collect());
+        let elements = self.eligible.iter().map(|addr| {
+            let key = (Family::of(*addr), SetId::NodePortIps, Key::Addr(*addr));
+            (key, None)
+        });
+        self.ledger.set(&Owner::NodeAddresses, elements.collect());
         if !self.swept {
             self.sweep(&mut batch);
             self.swept = true;
@@ -191,8 +194,45 @@ impl Planner {
                 Protocol::Sctp => {}
             }
         }
+        let retain = std::mem::take(&mut batch.change.retain);
         batch.change = self.ledger.take_change();
+        batch.change.retain = retain;
         batch
+    }
+
+    /// Takes note of the interfaces of the node, for the next batch (S-64, S-65).
+    pub fn set_links(&mut self, links: &Links) {
+        let of_set = |set, names: &BTreeSet<_>| {
+            let both = Family::ALL.into_iter();
+            let keys = both.flat_map(|family| names.iter().map(move |name| (family, *name)));
+            keys.map(|(family, name)| ((family, set, Key::Interface(name)), None))
+                .collect::<Elements>()
+        };
+        let mut elements = of_set(SetId::Uplinks, &links.uplinks);
+        elements.extend(of_set(SetId::PodInterfaces, &links.pods));
+        self.ledger.set(&Owner::Interfaces, elements);
+    }
+
+    /// The Service that a frontend is programmed for.
+    pub fn owner(&self, front: &Front) -> Option<&ServiceKey> {
+        self.claims.winner(front)
+    }
+
+    /// Compiles these Services, and those that win or lose a frontend by it.
+    fn compile_all(&mut self, mut queue: BTreeSet<ServiceKey>, state: &State, batch: &mut Batch) {
+        while let Some(key) = queue.pop_first() {
+            queue.extend(self.service(&key, state, batch));
+        }
+    }
+
+    /// Addresses on which node ports answer. One that the Node object names is the node's, whoever else names it: load
+    /// balancers made of nodes publish it, and any user may write it into externalIPs. Others may be there for the
+    /// sake of a Service alone (S-29).
+    fn eligible(&self, state: &State, node_addresses: &[IpAddr]) -> Vec<IpAddr> {
+        let of_node = state.node().map_or(&[][..], |node| &node.addresses);
+        let kept =
+            |addr: &&IpAddr| of_node.contains(addr) || !self.claims.is_service_address(**addr);
+        node_addresses.iter().filter(kept).copied().collect()
     }
 
     /// Takes out what an earlier process left. UDP frontends among it went while no agent ran.
@@ -215,6 +255,11 @@ impl Planner {
     /// Service ports whose internal or external Local policy finds no endpoint here (S-52).
     pub fn no_local(&self) -> (usize, usize) {
         self.totals.no_local
+    }
+
+    /// A digest of what the kernel holds once the last batch is committed.
+    pub fn digest(&self) -> u64 {
+        self.ledger.digest()
     }
 
     /// What the kernel holds once the last batch is committed.
@@ -241,11 +286,17 @@ impl Planner {
         let mut compiled = service
             .map(|service| self.compile(service, &endpoints, state))
             .unwrap_or_default();
-        let elements = std::mem::take(&mut compiled.elements);
+        let mut elements = std::mem::take(&mut compiled.elements);
+        let foreign = state.foreign_cluster_ips(key).iter();
+        elements.extend(foreign.map(|addr| {
+            let key = (Family::of(*addr), SetId::OtherClusterIps, Key::Addr(*addr));
+            (key, None)
+        }));
         self.ledger.set(&Owner::Service(key.clone()), elements);
         self.note_udp(key, &compiled, batch);
+        self.note_sticky(key, &compiled, batch);
         self.summarise(key, compiled, batch);
-        let ready = count_local(&endpoints, &state.here().node);
+        let ready = LocalReady::of(&endpoints, &state.here().node);
         batch.services.push((key.clone(), ready));
         touched
     }
@@ -258,6 +309,7 @@ impl Planner {
             vips: &state.vips(service),
             here: state.here(),
             node_addresses: state.node().map_or(&[], |node| &node.addresses),
+            nodeport_addresses: &self.eligible,
             owns: &owns,
             held: &|front, scope| self.held(front, scope),
         };
@@ -298,9 +350,27 @@ impl Planner {
         }
     }
 
+    /// Known clients have to be looked at where an endpoint left a list (S-240), and where nothing is known of what they
+    /// were allowed before: after a start, or when affinity is switched on again.
+    fn note_sticky(&mut self, key: &ServiceKey, compiled: &Compiled, batch: &mut Batch) {
+        let old = self.summaries.get(key).map(|summary| &summary.sticky);
+        for (map, endpoints) in &compiled.sticky {
+            let before = old.and_then(|old| old.get(map));
+            if before.is_none_or(|before| !before.is_subset(endpoints)) {
+                batch.change.retain.insert(*map, endpoints.clone());
+            }
+        }
+        if compiled.uses_nodeport_addresses {
+            self.by_address.insert(key.clone());
+        } else {
+            self.by_address.remove(key);
+        }
+    }
+
     fn summarise(&mut self, key: &ServiceKey, compiled: Compiled, batch: &mut Batch) {
         let notices = self.notices(&compiled);
         let new = Summary {
+            sticky: compiled.sticky,
             udp: compiled.udp,
             notices,
             programmed: compiled.programmed,
@@ -366,6 +436,26 @@ fn all_fronts(service: &ServiceSpec, vips: &BTreeSet<IpAddr>) -> BTreeSet<Front>
     let ports = service.ports.iter();
     ports
         .flat_map(|port| fronts::of_port(service, port, vips).into_keys())
+        .collect()
+}
+
+/// TCP frontends that these elements make serve.
+pub fn tcp_frontends(elements: &Elements) -> BTreeSet<Front> {
+    let serves = |set: SetId| {
+        matches!(
+            set,
+            SetId::ServiceIps
+                | SetId::ServiceIpsLocal
+                | SetId::ServiceNodePorts
+                | SetId::ServiceNodePortsLocal
+        )
+    };
+    let fronts = elements
+        .keys()
+        .filter(|key| serves(key.1))
+        .filter_map(front_of);
+    fronts
+        .filter(|front| front.protocol() == Protocol::Tcp)
         .collect()
 }
 

@@ -130,6 +130,7 @@ mod tests {
     #[tokio::test]
     async fn k55_ready_means_in_sync_or_standby() {
         let name = format!("@onehop-ready-test-{}", std::process::id());
+        // S-113: an exec probe, not a port that the other process of an update may answer.
         assert!(asked(&name).await.is_err(), "nobody listens yet");
         let (tell, state) = watch::channel(Readiness::Starting);
         let listener = listen(&name).expect("listens");

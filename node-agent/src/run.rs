@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Outlets};
 use crate::args::Config;
+use crate::args::file::configz;
 use crate::flows::FlowCleaner;
 use crate::guard::uplinks::Keeper;
 use crate::health::board::Board;
@@ -31,10 +32,14 @@ use crate::health::ports::{BindFailure, Listen, Ports};
 use crate::health::proxy;
 use crate::http::{Handler, Port, Tables};
 use crate::metrics::Metrics;
+use crate::node_file::{self, NodeFile};
 use crate::notify::Notifier;
+use crate::peer::{Peer, Sighting};
+use crate::peer_watch::Watcher;
 use crate::ready::{self, Readiness};
 use crate::state::{Change, Ownership, State};
-use crate::sys::{follow_addresses, interface_addresses};
+use crate::sys::links::links;
+use crate::sys::{follow_network, interface_addresses};
 use crate::table::element::Dataplane;
 use crate::targets_status::StatusWriter;
 use crate::watch::Watches;
@@ -68,7 +73,8 @@ struct Inlets {
     changes: Receiver<Change>,
     reports: UnboundedReceiver<Report>,
     bind_failures: UnboundedReceiver<BindFailure>,
-    addresses: Receiver<()>,
+    network: Receiver<()>,
+    peer: UnboundedReceiver<Sighting>,
     fatal: UnboundedReceiver<String>,
     stop: CancellationToken,
 }
@@ -88,6 +94,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new(registry.clone()));
     let board = Arc::new(Board::new(clock));
     let (report_sender, reports) = mpsc::unbounded_channel();
+    let watched = dataplane.watched_port();
     let writer = Writer::spawn(dataplane, clock, report_sender)?;
     let (listens, wanted_listens) = watch::channel(BTreeSet::new());
     let (failures, bind_failures) = mpsc::unbounded_channel();
@@ -107,7 +114,10 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         &config.health_binds,
         &proxy::handler(board.clone(), metrics.clone()),
     );
-    let own = open(&config.metrics_binds, &metrics.clone().handler());
+    let own = open(
+        &config.metrics_binds,
+        &metrics.clone().handler(configz(&config)),
+    );
     let ports = Ports {
         board: board.clone(),
         clock,
@@ -127,10 +137,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let backoff = Policy::BIND.start(&mut rng);
     answer_readiness(&config, readiness, (clock, backoff), &mut tasks)?;
 
-    let ownership = Ownership {
-        mode: config.mode,
-        proxy_name: config.proxy_name.clone(),
-    };
+    let ownership = Ownership::of(&config);
     let (change_sender, changes) = mpsc::channel(CHANGES);
     let watches = Watches {
         client: client.clone(),
@@ -142,15 +149,11 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     watches.start(&config.node, &ownership, &mut tasks);
     let (flows, inbox) = FlowCleaner::new();
     inbox.spawn(clock, metrics.clone())?;
-    let reporter = Reporter {
-        component: "onehop-node-agent".to_owned(),
-        instance: config.node.to_string(),
-    };
     let (targets, wishes) = watch::channel(None);
     let backoff = Policy::RETRY.start(&mut rng);
     let status = StatusWriter::new(client.clone(), config.node.clone(), clock, backoff);
     tasks.spawn(status.run(wishes));
-    let (publisher, events) = Publisher::new(client, clock, reporter, &registry);
+    let (publisher, events) = Publisher::new(client, clock, reporter(&config), &registry);
     tasks.spawn(events);
     let out = Outlets {
         board,
@@ -162,15 +165,19 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         flows,
         targets,
     };
-    let state = State::new(ownership, config.node.clone());
-    let state = state.with_pod_ranges(config.pod_cidrs.clone());
-    let app = App::new(state, writer, out, config.nodeport_addresses.clone(), clock);
-    let addresses = follow_addresses()?;
+    let state = State::new(ownership, config.node.clone()).with_pod_ranges(config.pod_ranges());
+    let mut app = App::new(state, writer, out, config.nodeport_addresses.clone(), clock)
+        .with_node_address(config.node_address)
+        .with_peer(Peer::new(config.mode, config.override_kube_proxy));
+    app = keep_answers(app, &config, clock)?;
+    let peer = watch_peer(&mut app, watched)?;
+    let network = follow_network()?;
     let inlets = Inlets {
         changes,
         reports,
         bind_failures,
-        addresses,
+        network,
+        peer,
         fatal: fatal_failures,
         stop,
     };
@@ -200,12 +207,43 @@ fn answer_readiness(
     Ok(())
 }
 
+/// How the agent signs events.
+fn reporter(config: &Config) -> Reporter {
+    Reporter {
+        component: "onehop-node-agent".to_owned(),
+        instance: config.node.to_string(),
+    }
+}
+
+/// Gives the app what an earlier process kept, and keeps its answers for the next one (S-109).
+fn keep_answers(app: App, config: &Config, clock: Clock) -> anyhow::Result<App> {
+    let Some(path) = &config.node_file else {
+        return Ok(app);
+    };
+    let file = NodeFile::read(path);
+    let keeper = node_file::Keeper::spawn(path.clone(), clock);
+    Ok(app.with_node_file(keeper.context("make the folder of --node-file")?, file))
+}
+
+/// Looks for a kube-proxy, once before anything is programmed (S-125), then whenever something changes.
+fn watch_peer(app: &mut App, own: Option<u32>) -> anyhow::Result<UnboundedReceiver<Sighting>> {
+    let (sightings, peer) = mpsc::unbounded_channel();
+    let mut watcher = Watcher::open(own)?;
+    let first = watcher.look(false);
+    app.sighted(first.context("look for a kube-proxy on this node")?);
+    watcher.spawn(sightings)?;
+    Ok(peer)
+}
+
 /// Looks at the node's network anew.
 fn look_around(app: &mut App, uplinks: Option<&mut Keeper>) -> io::Result<()> {
-    app.interfaces(interface_addresses()?);
+    let mut links = links()?;
     if let Some(keeper) = uplinks {
         app.network(keeper.refresh()?);
+        // Flags may name other ones than routes do.
+        links.uplinks.clear();
     }
+    app.interfaces(interface_addresses()?, links);
     Ok(())
 }
 
@@ -240,7 +278,8 @@ async fn drive(
             }
             Some(message) = inlets.fatal.recv() => anyhow::bail!(message),
             Some(failure) = inlets.bind_failures.recv() => app.bind_failed(&failure),
-            Some(()) = inlets.addresses.recv() => look_around(&mut app, uplinks.as_mut())?,
+            Some(()) = inlets.network.recv() => look_around(&mut app, uplinks.as_mut())?,
+            Some(sighting) = inlets.peer.recv() => app.sighted(sighting),
             () = timer => {}
         }
     }

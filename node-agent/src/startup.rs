@@ -190,13 +190,15 @@ mod tests {
     use onehop_nft::FailedOp;
 
     use super::*;
+    use crate::table::layout::Detector;
 
     fn options() -> Options {
         Options {
             masquerade_mark: 0x4000,
             masquerade_all: false,
-            pod_cidrs: Vec::new(),
+            detector: Detector::Ranges(Vec::new()),
             beside_kube_proxy: true,
+            before_iptables: false,
             service_cidrs: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use onehop_core::endpoint::{Endpoint, Endpoints, Slice};
-use onehop_core::health::count_local;
+use onehop_core::health::LocalReady;
 use onehop_core::id::{IpFamily, NodeName, PortKey, ServiceKey};
 use onehop_core::node::NodeView;
 use onehop_core::select::Here;
@@ -14,11 +14,12 @@ use onehop_core::service::{ServiceKind, ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
 use onehop_runtime::watch::ObjectKey;
 
-use crate::args::Mode;
+use crate::args::{Config, Mode};
 use crate::collection::{Collection, Step};
 use crate::guard::network::{self, Network};
 use crate::guard::{Cluster, Compiled, Guards, PodView};
 use crate::table::element::Elements;
+use crate::table::layout::Ranges;
 use crate::targets::{KnownTargets, OwnTargets, Truth};
 
 /// One step of one of the watches.
@@ -34,6 +35,8 @@ pub enum Change {
     Targets(Step<NodeName, Box<OwnTargets>>),
     /// Of the pods of this node.
     Pod(Step<ObjectKey, PodView>),
+    /// Of the `ServiceCIDRs`, as the only proxy (S-26); an empty list where the API server does not know the kind.
+    ServiceCidr(Step<String, Vec<IpNet>>),
 }
 
 /// Which Services are ours to proxy (S-02).
@@ -46,6 +49,14 @@ pub struct Ownership {
 }
 
 impl Ownership {
+    /// As configured.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            mode: config.mode,
+            proxy_name: config.proxy_name.clone(),
+        }
+    }
+
     /// Whether we proxy a Service.
     pub fn covers(&self, service: &ServiceSpec) -> bool {
         service.is_proxied()
@@ -67,6 +78,9 @@ pub struct State {
     by_service: HashMap<ServiceKey, BTreeSet<ObjectKey>>,
     nodes: Collection<NodeName, NodeView>,
     last_node: Option<NodeView>,
+    service_cidrs: Collection<String, Vec<IpNet>>,
+    /// Services that kube-proxy programs too (S-126).
+    given_up: BTreeSet<ServiceKey>,
     targets: Collection<NodeName, Box<OwnTargets>>,
     /// A lost object is no statement (K-21): what it said last holds.
     known_targets: KnownTargets,
@@ -75,6 +89,8 @@ pub struct State {
     /// Pod ranges given by hand.
     pod_ranges: Vec<IpNet>,
     dirty: BTreeSet<ServiceKey>,
+    /// When the changes of endpoints that wait to be compiled were made in the cluster.
+    triggers: Vec<(IpFamily, Time)>,
     node_changed: bool,
 }
 
@@ -92,12 +108,15 @@ impl State {
             by_service: HashMap::new(),
             nodes: Collection::default(),
             last_node: None,
+            service_cidrs: Collection::default(),
+            given_up: BTreeSet::new(),
             targets: Collection::default(),
             known_targets: KnownTargets::default(),
             guards: Guards::default(),
             network: Network::default(),
             pod_ranges: Vec::new(),
             dirty: BTreeSet::new(),
+            triggers: Vec::new(),
             node_changed: false,
         }
     }
@@ -119,6 +138,10 @@ impl State {
             Change::Slice(step) => self.slice(step),
             Change::Node(step) => self.node_step(step),
             Change::Targets(step) => self.targets_step(step),
+            Change::ServiceCidr(step) => {
+                self.service_cidrs.step(step);
+                BTreeSet::new()
+            }
             Change::Pod(step) => {
                 self.guards.pod(step);
                 return BTreeSet::new();
@@ -137,12 +160,51 @@ impl State {
             && self.slices.synced()
             && self.nodes.synced()
             && self.targets.synced()
+            && (self.ownership.mode == Mode::Beside || self.service_cidrs.synced())
+    }
+
+    /// What the static part of the tables depends on. Beside kube-proxy no range is closed: what is not ours is
+    /// kube-proxy's (S-26).
+    pub fn ranges(&self) -> Ranges {
+        let alone = self.ownership.mode == Mode::Replace;
+        let ranges = self.service_cidrs.values().filter(|_| alone).flatten();
+        let service_cidrs: BTreeSet<IpNet> = ranges.map(IpNet::trunc).collect();
+        let pods = self.node().map_or(&[][..], |node| &node.pod_cidrs);
+        Ranges {
+            service_cidrs: service_cidrs.into_iter().collect(),
+            node_pod_cidrs: pods.iter().map(|range| range.net()).collect(),
+        }
+    }
+
+    /// Virtual addresses of a Service that another proxy serves: not ours, but not unallocated either (S-289).
+    pub fn foreign_cluster_ips(&self, key: &ServiceKey) -> &[IpAddr] {
+        let service = self.services.get(key);
+        let foreign = service.filter(|service| {
+            self.ownership.mode == Mode::Replace
+                && service.is_proxied()
+                && !self.ownership.covers(service)
+        });
+        foreign.map_or(&[], |service| &service.cluster_ips)
     }
 
     /// A Service, if we proxy it.
     pub fn service(&self, key: &ServiceKey) -> Option<&ServiceSpec> {
         let service = self.services.get(key)?;
-        self.ownership.covers(service).then_some(&**service)
+        let ours = self.ownership.covers(service) && !self.given_up.contains(key);
+        ours.then_some(&**service)
+    }
+
+    /// Leaves a Service to kube-proxy, which programs it too.
+    pub fn give_up(&mut self, key: ServiceKey) {
+        self.given_up.insert(key.clone());
+        self.touch(key);
+    }
+
+    /// Proxies a Service again.
+    pub fn take_back(&mut self, key: &ServiceKey) {
+        if self.given_up.remove(key) {
+            self.touch(key.clone());
+        }
     }
 
     /// Load balancer addresses of a Service that this node captures: those of its status, and those that controllers
@@ -242,9 +304,9 @@ impl State {
             .and_then(|service| service.health_check_node_port)
     }
 
-    /// Distinct local ready addresses of a Service over all ports (S-101).
-    pub fn local_ready(&self, key: &ServiceKey) -> usize {
-        count_local(&self.endpoints(key), &self.here.node)
+    /// Local ready addresses of a Service over all ports (S-101).
+    pub fn local_ready(&self, key: &ServiceKey) -> LocalReady {
+        LocalReady::of(&self.endpoints(key), &self.here.node)
     }
 
     /// Marks a Service dirty: its elements must be made anew although it did not change.
@@ -258,6 +320,11 @@ impl State {
         self.guards.touch_all();
     }
 
+    /// All Services that were seen, ours or not.
+    pub fn keys(&self) -> impl Iterator<Item = &ServiceKey> {
+        self.services.keys()
+    }
+
     /// Whether anything waits to be compiled.
     pub fn is_dirty(&self) -> bool {
         !self.dirty.is_empty() || self.guards.is_dirty()
@@ -266,6 +333,11 @@ impl State {
     /// The Services to compile; from here on they count as compiled.
     pub fn take_dirty(&mut self) -> BTreeSet<ServiceKey> {
         std::mem::take(&mut self.dirty)
+    }
+
+    /// When the changes of endpoints since the last call were made in the cluster, by family.
+    pub fn take_triggers(&mut self) -> Vec<(IpFamily, Time)> {
+        std::mem::take(&mut self.triggers)
     }
 
     /// Whether the own Node changed since the last call.
@@ -287,6 +359,8 @@ impl State {
                 touched.insert(old.service);
             }
             if let Some(new) = self.slices.get(&changed.key) {
+                self.triggers
+                    .extend(new.triggered.map(|at| (new.family, at)));
                 let slices = self.by_service.entry(new.service.clone()).or_default();
                 slices.insert(changed.key);
                 touched.insert(new.service.clone());

@@ -1,5 +1,9 @@
-//! What the agent asks the node itself: interface addresses and their changes (S-27, S-28).
+//! What the agent asks the node itself: interfaces, their addresses and their changes (S-27, S-28).
 //! No policy here; `node.rs` decides which addresses count.
+
+pub mod links;
+pub mod process;
+pub mod sysctl;
 
 use std::io;
 use std::net::IpAddr;
@@ -17,7 +21,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR`, `_ROUTE`, `_RULE`, `RTMGRP_IPV6_IFADDR`, `_ROUTE` of linux/rtnetlink.h, and the
 /// group of IPv6 rules.
-const ADDRESS_GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000;
+const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000;
 
 /// Every address of every interface but loopback, of both families, without duplicates.
 pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
@@ -34,19 +38,19 @@ pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-/// Sends a tick whenever links, addresses, routes or rules of the caller's network namespace came or went, from
+/// Sends a tick whenever links, addresses, routes or rules of the caller's network namespace changed, from
 /// a thread of its own that ends with the receiver. A tick that already waits stands for all.
-pub fn follow_addresses() -> io::Result<Receiver<()>> {
+pub fn follow_network() -> io::Result<Receiver<()>> {
     let socket = socket(
         AddressFamily::Netlink,
         SockType::Raw,
         SockFlag::SOCK_CLOEXEC,
         SockProtocol::NetlinkRoute,
     )?;
-    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, ADDRESS_GROUPS))?;
+    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
     let (tick, ticks) = channel(1);
     thread::Builder::new()
-        .name("addresses".to_owned())
+        .name("network".to_owned())
         .spawn(move || tell(&socket, &tick))?;
     Ok(ticks)
 }
@@ -60,7 +64,7 @@ fn tell(socket: &OwnedFd, tick: &Sender<()>) {
             Ok(_) | Err(Errno::ENOBUFS) => {}
             Err(Errno::EINTR) => continue,
             Err(error) => {
-                tracing::error!(%error, "cannot read address changes; NodePorts stay as they are");
+                tracing::error!(%error, "cannot read changes of addresses and routes; NodePorts stay as they are");
                 return;
             }
         }

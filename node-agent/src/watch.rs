@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::runtime::watcher::Config as WatchConfig;
 use kube::{Client, Resource, ResourceExt};
 use onehop_core::crd::NodeTargets;
@@ -52,33 +53,43 @@ impl Watches {
         tasks.spawn(self.follow(service_filter(ownership), service));
         tasks.spawn(self.follow(slice_filter(), slice));
         tasks.spawn(self.follow(name_filter(node), own_node));
-        tasks.spawn(self.follow_targets(node));
+        tasks.spawn(self.follow_once_served(name_filter(node), own_targets));
         tasks.spawn(self.follow(pod_filter(node), own_pod));
+        if ownership.mode == Mode::Replace {
+            tasks.spawn(self.follow_once_served(WatchConfig::default(), service_cidr));
+        }
     }
 
-    /// Follows the own `NodeTargets` once the API server knows the kind; until then there is none, and the agent is a
-    /// plain service proxy (K-26).
-    fn follow_targets(&mut self, node: &NodeName) -> impl Future<Output = ()> + Send + use<> {
+    /// Follows a kind once the API server knows it; until then its list is empty: without `NodeTargets` the agent is a
+    /// plain service proxy (K-26), without `ServiceCIDRs` no range is closed (S-26).
+    fn follow_once_served<K>(
+        &mut self,
+        config: WatchConfig,
+        read: fn(Seen<K>) -> Change,
+    ) -> impl Future<Output = ()> + Send + use<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    {
         let mut backoff = Policy::RETRY.start(&mut self.rng);
         let (client, changes, clock) = (self.client.clone(), self.changes.clone(), self.clock);
-        let follow = self.follow(name_filter(node), own_targets);
+        let follow = self.follow(config, read);
         async move {
-            let mut told = false;
+            let (mut told, kind) = (false, K::kind(&()));
             loop {
-                match kind_is_served(&client).await {
+                match kind_is_served::<K>(&client).await {
                     Ok(true) => break,
                     Ok(false) if told => {}
                     Ok(false) => {
-                        tracing::warn!("the API server has no NodeTargets: plain service proxy");
-                        for step in [Step::ListStarts, Step::ListEnds] {
-                            if changes.send(Change::Targets(step)).await.is_err() {
+                        tracing::warn!(%kind, "the API server does not know this kind; there is none");
+                        for seen in [Seen::ListBegun, Seen::ListDone] {
+                            if changes.send(read(seen)).await.is_err() {
                                 return;
                             }
                         }
                         told = true;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "cannot ask whether the API server has NodeTargets");
+                        tracing::warn!(%error, %kind, "cannot ask whether the API server knows a kind");
                     }
                 }
                 clock.sleep(backoff.next_delay()).await;
@@ -188,14 +199,30 @@ fn own_targets(seen: Seen<NodeTargets>) -> Change {
     }))
 }
 
-/// Whether the API server serves `NodeTargets`.
-async fn kind_is_served(client: &Client) -> Result<bool, kube::Error> {
-    let version = NodeTargets::api_version(&());
+fn service_cidr(seen: Seen<ServiceCIDR>) -> Change {
+    let step = step(
+        seen,
+        |key| key.name,
+        |name, object| {
+            let listed = object.spec.as_ref().and_then(|spec| spec.cidrs.as_deref());
+            let ranges = listed.unwrap_or_default().iter();
+            // The API server admits only ranges.
+            Step::Apply(
+                name,
+                ranges.filter_map(|range| range.parse().ok()).collect(),
+            )
+        },
+    );
+    Change::ServiceCidr(step)
+}
+
+/// Whether the API server serves a kind.
+async fn kind_is_served<K: Resource<DynamicType = ()>>(
+    client: &Client,
+) -> Result<bool, kube::Error> {
+    let version = K::api_version(&());
     match client.list_api_group_resources(&version).await {
-        Ok(list) => Ok(list
-            .resources
-            .iter()
-            .any(|r| r.kind == NodeTargets::kind(&()))),
+        Ok(list) => Ok(list.resources.iter().any(|r| r.kind == K::kind(&()))),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
     }

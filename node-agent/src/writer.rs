@@ -10,6 +10,7 @@ use onehop_runtime::clock::Clock;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::table::element::{CommitFailure, Dataplane, ElementChange, Elements};
+use crate::table::layout::Ranges;
 
 /// Without an order for this long, the writer tidies up (S-247).
 const IDLE: Duration = Duration::from_secs(1);
@@ -20,7 +21,18 @@ pub enum Order {
     /// Make or take over the tables and say what they hold.
     ReadBack,
     /// Commit a change.
-    Commit(ElementChange),
+    Commit(Box<Commit>),
+}
+
+/// What one commit shall bring about.
+#[derive(Debug, Default)]
+pub struct Commit {
+    /// The ranges to which the static part is to be brought before, if they are new.
+    pub ranges: Option<Ranges>,
+    /// Take away what a stopped kube-proxy left.
+    pub take_over: bool,
+    /// Elements.
+    pub change: ElementChange,
 }
 
 /// What came of an order.
@@ -84,9 +96,9 @@ fn work(
     loop {
         let report = match next(inbox, resting) {
             Next::Order(Order::ReadBack) => Report::Tables(dataplane.read_back()),
-            Next::Order(Order::Commit(change)) => {
+            Next::Order(Order::Commit(order)) => {
                 let start = clock.now();
-                let result = dataplane.commit(&change);
+                let result = commit(&mut *dataplane, &order);
                 // Chains that went out of use are deleted when there is nothing better to do.
                 resting = true;
                 let took = clock.now().since(start);
@@ -108,6 +120,19 @@ fn work(
             return;
         }
     }
+}
+
+fn commit(dataplane: &mut dyn Dataplane, order: &Commit) -> Result<(), CommitFailure> {
+    if let Some(ranges) = &order.ranges {
+        dataplane.configure(ranges)?;
+    }
+    if order.take_over {
+        dataplane.retire_kube_proxy()?;
+    }
+    if order.change.is_empty() && !order.take_over {
+        return Ok(());
+    }
+    dataplane.commit(&order.change)
 }
 
 enum Next {

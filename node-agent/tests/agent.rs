@@ -14,16 +14,17 @@ use std::time::Duration;
 
 use clap::Parser;
 use e2e_apiserver::{ApiServer, Config as ApiConfig, Identity};
+use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use nix::sched::{CloneFlags, unshare};
 use onehop_core::time::Time;
 use onehop_node_agent::args::Args;
 use onehop_node_agent::commit::{Features, Kernel};
 use onehop_node_agent::run::{Parts, run};
-use onehop_node_agent::table::layout::Options;
 use onehop_runtime::clock::Clock;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -99,6 +100,10 @@ impl World {
     }
 
     fn agent(&self, flags: &[&str]) -> Agent {
+        self.agent_on(Features::detect(), flags)
+    }
+
+    fn agent_on(&self, features: Features, flags: &[&str]) -> Agent {
         let always = [
             "onehop-node-agent",
             "--node-name",
@@ -108,26 +113,37 @@ impl World {
         ];
         let args = Args::try_parse_from(always.iter().chain(flags)).unwrap();
         let config = args.resolve().unwrap();
-        let options = Options {
-            masquerade_mark: config.masquerade_mark,
-            masquerade_all: false,
-            pod_cidrs: config.pod_cidrs.clone(),
-            beside_kube_proxy: true,
-            service_cidrs: Vec::new(),
-        };
         let clock = self.clock;
         let now = Box::new(move || clock.now());
+        let kernel = Kernel::open(&config.options(), features, now).unwrap();
         let stop = CancellationToken::new();
         let task = tokio::spawn(run(Parts {
             config,
             client: self.client.clone(),
-            dataplane: Box::new(Kernel::open(&options, Features::detect(), now).unwrap()),
+            dataplane: Box::new(kernel.awaiting_ranges()),
             uplinks: None,
             clock,
             rng: SmallRng::seed_from_u64(1),
             stop: stop.clone(),
         }));
         Agent { task, stop }
+    }
+
+    /// Waits for an event with this reason.
+    async fn event(&self, reason: &str) {
+        let events: Api<Event> = Api::all(self.client.clone());
+        let deadline = self.clock.now() + PATIENCE;
+        loop {
+            let all = events.list(&ListParams::default()).await.unwrap();
+            if all
+                .iter()
+                .any(|event| event.reason.as_deref() == Some(reason))
+            {
+                return;
+            }
+            assert!(self.clock.now() < deadline, "no event {reason}");
+            self.clock.sleep(Duration::from_millis(20)).await;
+        }
     }
 
     fn services(&self) -> Api<Service> {
@@ -260,7 +276,7 @@ fn s02_s03_follows_labels_and_lets_others_alone() {
         assert!(!tables().contains(&other_ip));
         assert_eq!(get(other_health, "/healthz").await, 0);
 
-        // S-03: the label on the slice alone makes it headless.
+        // S-03, DI-59: the label on the slice alone makes it headless.
         world
             .label_slice("ours-1", json!({"service.kubernetes.io/headless": ""}))
             .await;
@@ -351,5 +367,146 @@ fn s129_a_port_that_is_taken_ends_the_agent_only_if_asked_to() {
         world.answers(10356, "/healthz", 200).await;
         agent.stop().await;
         drop(taken);
+    });
+}
+
+/// Waits until the ruleset has (or has not) a text in it.
+async fn ruleset(world: &World, text: &str, wanted: bool) {
+    let deadline = world.clock.now() + PATIENCE;
+    while tables().contains(text) != wanted {
+        assert!(
+            world.clock.now() < deadline,
+            "{text}: {wanted}: {}",
+            tables()
+        );
+        world.clock.sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn s123_s261_where_tables_cannot_be_owned_a_foreign_change_is_mended_at_once() {
+    on_a_node(|world| async move {
+        let (health, cluster_ip) = ports(&world.make_service("lb", ours()).await);
+        world.make_slice("lb").await;
+        let features = Features {
+            owned_tables: false,
+            ..Features::detect()
+        };
+        let agent = world.agent_on(features, &[]);
+        world.answers(health, "/healthz", 200).await;
+        // S-262: a second time within a minute it is a fight, and mended after a pause.
+        for round in 0..2 {
+            command("nft", &["delete", "table", "ip", "onehop"]);
+            ruleset(&world, &cluster_ip, true).await;
+            let all = metrics().await;
+            let repairs = format!(
+                "onehop_node_repairs_total{{cause=\"foreign\"}} {}",
+                round + 1
+            );
+            assert!(all.contains(&repairs), "S-262: {all}");
+        }
+        agent.stop().await;
+    });
+}
+
+async fn metrics() -> String {
+    page("/metrics").await
+}
+
+/// A page of the metrics port.
+async fn page(path: &str) -> String {
+    let mut stream = TcpStream::connect("127.0.0.1:10349").await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: n1\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[test]
+fn s125_beside_a_living_kube_proxy_the_only_proxy_refuses_and_says_so() {
+    on_a_node(|world| async move {
+        let (health, cluster_ip) = ports(&world.make_service("lb", ours()).await);
+        world.make_slice("lb").await;
+        let kube_proxy = std::net::TcpListener::bind("0.0.0.0:10256").unwrap();
+        // On a thread of its own: the agent's first look at the port waits for the answer.
+        std::thread::spawn(move || {
+            while let Ok((mut stream, _)) = kube_proxy.accept() {
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+                let _ = std::io::Write::write_all(&mut stream, answer);
+            }
+        });
+        let flags = [
+            "--mode",
+            "replace",
+            "--healthz-bind-address",
+            "0.0.0.0:10356",
+        ];
+        let agent = world.agent(&flags);
+        world.answers(10356, "/healthz", 503).await;
+        world.event("KubeProxyRunning").await;
+        assert!(!tables().contains(&cluster_ip), "S-125");
+        assert_eq!(get(10356, "/healthz").await, 503, "S-125");
+        agent.stop().await;
+        let agent = world.agent(&[&flags[..], &["--override-kube-proxy"]].concat());
+        world.answers(health, "/healthz", 200).await;
+        assert!(tables().contains(&cluster_ip), "S-125: overridden");
+        agent.stop().await;
+    });
+}
+
+#[test]
+fn s26_the_only_proxy_follows_the_service_ranges_of_the_api() {
+    on_a_node(|world| async move {
+        let (_, cluster_ip) = ports(&world.make_service("plain", json!({})).await);
+        let agent = world.agent(&["--mode", "replace"]);
+        world.answers(10356, "/healthz", 200).await;
+        assert!(
+            tables().contains(&cluster_ip),
+            "S-02: an unlabelled Service is ours"
+        );
+        assert!(
+            !tables().contains("10.77.0.0/16"),
+            "S-26: no range, no drop"
+        );
+        let cidrs: Api<ServiceCIDR> = Api::all(world.client.clone());
+        let cidr: ServiceCIDR = object(json!({
+            "metadata": {"name": "more"},
+            "spec": {"cidrs": ["10.77.0.0/16"]},
+        }));
+        cidrs.create(&PostParams::default(), &cidr).await.unwrap();
+        ruleset(&world, "ip daddr 10.77.0.0/16 drop", true).await;
+        cidrs
+            .delete("more", &DeleteParams::default())
+            .await
+            .unwrap();
+        ruleset(&world, "10.77.0.0/16", false).await;
+        agent.stop().await;
+    });
+}
+
+#[test]
+fn s310_s300_the_metrics_port_says_the_mode_and_upstreams_metrics() {
+    on_a_node(|world| async move {
+        let agent = world.agent(&[]);
+        world.answers(10356, "/healthz", 200).await;
+        assert!(
+            page("/proxyMode").await.ends_with("\r\n\r\nnftables"),
+            "S-310"
+        );
+        let configz = page("/configz").await;
+        assert!(configz.contains("\"masqueradeBit\":14"), "S-310: {configz}");
+        let all = metrics().await;
+        for name in [
+            "kubeproxy_sync_proxy_rules_duration_seconds",
+            "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+            "kubeproxy_proxy_healthz_total",
+            "process_cpu_seconds_total",
+            "process_resident_memory_bytes",
+        ] {
+            assert!(all.contains(name), "S-300: {name}: {all}");
+        }
+        agent.stop().await;
     });
 }

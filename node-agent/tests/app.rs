@@ -26,6 +26,7 @@ use onehop_node_agent::health::board::Board;
 use onehop_node_agent::health::ports::Listen;
 use onehop_node_agent::http::Tables;
 use onehop_node_agent::metrics::Metrics;
+use onehop_node_agent::node_file::{Keeper, NodeFile, PortAnswer};
 use onehop_node_agent::notify::Notifier;
 use onehop_node_agent::ready::Readiness;
 use onehop_node_agent::state::{Change, Ownership, State};
@@ -41,7 +42,7 @@ use tokio::sync::watch;
 /// Longest that any step may take before the test is wrong.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A kernel that commits when it is told to.
+/// A kernel that commits when it is told to: a stand-in behind the same trait (S-250).
 struct Gated {
     held: Arc<Mutex<Elements>>,
     go: mpsc::Receiver<Result<(), CommitFailure>>,
@@ -212,14 +213,17 @@ async fn i1_s09_nothing_is_programmed_before_every_list_is_complete() {
 #[tokio::test]
 async fn s107_i3_raised_after_the_commit_lowered_at_once() {
     let mut world = World::settled([put(local_lb("s0", 1))]).await;
+    // DI-18: the count is that of this node.
     assert_eq!(world.status("s0"), (503, 0));
 
     world.apply([put_slice("e0", "s0", &[local(1), local(2), ep(3)])]);
+    // DI-15: not before the rules are there.
     assert_eq!(world.status("s0"), (503, 0), "the commit is under way");
     world.finish(Ok(())).await;
     assert_eq!(world.status("s0"), (200, 2));
 
     world.apply([put_slice("e0", "s0", &[ep(3)])]);
+    // DI-20: no moment between the answer and the loss of the endpoint.
     assert_eq!(world.status("s0"), (503, 0), "lowered before the commit");
     world.finish(Ok(())).await;
     assert_eq!(world.status("s0"), (503, 0));
@@ -237,10 +241,31 @@ async fn s107_what_left_during_a_commit_is_not_raised_by_it() {
 }
 
 #[tokio::test]
+async fn i3_one_local_pod_in_the_place_of_another_is_not_healthy_before_its_rules_are_there() {
+    let mut world = World::settled([put(local_lb("s0", 1))]).await;
+    world.apply([put_slice("e0", "s0", &[local(1)])]);
+    world.finish(Ok(())).await;
+    assert_eq!(world.status("s0"), (200, 1));
+    // The number stays the same; what the kernel has is nobody who is ready.
+    world.apply([put_slice("e0", "s0", &[local(2)])]);
+    assert_eq!(world.status("s0"), (503, 0), "S-107");
+    world.finish(Ok(())).await;
+    assert_eq!(world.status("s0"), (200, 1));
+    // And in one commit under way: what it carries has left by the time it ends.
+    world.apply([put_slice("e0", "s0", &[local(3)])]);
+    world.apply([put_slice("e0", "s0", &[local(4)])]);
+    world.finish(Ok(())).await;
+    assert_eq!(world.status("s0"), (503, 0), "S-107");
+    world.finish(Ok(())).await;
+    assert_eq!(world.status("s0"), (200, 1));
+}
+
+#[tokio::test]
 async fn s101_terminating_endpoints_serve_but_do_not_count() {
     let stands = Stands::ServingTerminating;
     let draining = Ep { stands, ..local(1) };
     let world = World::settled([put(local_lb("s0", 1)), put_slice("e0", "s0", &[draining])]).await;
+    // DI-19
     assert_eq!(world.status("s0"), (503, 0));
     let held = world.held.lock().expect("lock");
     assert!(
@@ -252,6 +277,7 @@ async fn s101_terminating_endpoints_serve_but_do_not_count() {
 
 #[tokio::test]
 async fn s120_changes_during_a_commit_go_into_one_batch() {
+    // S-248
     let mut world = World::settled([put(service("s0", 1))]).await;
     world.commits();
     for last in 1..9 {
@@ -294,6 +320,8 @@ async fn s121_a_restart_on_unchanged_state_sends_nothing() {
     again.apply(lists(node(Some("a"))));
     again.apply(changes());
     assert_eq!(again.status("s0"), (503, 0), "tables were not read yet");
+    again.reported().await;
+    // The static part is compared with what it should be in this network; no element is sent.
     again.reported().await;
     assert_eq!(again.commits(), 0);
     assert_eq!(again.status("s0"), (200, 1));
@@ -400,6 +428,51 @@ async fn s104_a_deleted_node_keeps_its_health_answers_and_node_ports() {
 }
 
 #[tokio::test]
+async fn s264_once_an_hour_the_tables_are_compared_and_only_differences_are_written() {
+    let objects = [
+        put(local_lb("s0", 1)),
+        put_slice("e0", "s0", &[local(1), ep(2)]),
+    ];
+    let mut world = World::settled(objects).await;
+    world.commits();
+    let hour = Duration::from_hours(1);
+    assert!(
+        world
+            .app
+            .next_look()
+            .is_some_and(|at| at <= world.clock.now() + hour),
+        "S-264"
+    );
+    let whole = world.held.lock().expect("lock").clone();
+    for missing in [None, whole.keys().next_back().copied()] {
+        if let Some(key) = missing {
+            world.held.lock().expect("lock").remove(&key);
+        }
+        tokio::time::pause();
+        tokio::time::advance(hour).await;
+        tokio::time::resume();
+        world.app.advance().expect("the writer lives");
+        assert!(world.app.is_busy(), "the tables are read");
+        world.reported().await;
+        if missing.is_some() {
+            world.finish(Ok(())).await;
+        }
+        let written: Vec<_> = world
+            .commits
+            .try_iter()
+            .flat_map(|change| change.add)
+            .collect();
+        assert_eq!(
+            written.len(),
+            usize::from(missing.is_some()),
+            "S-264, I4: {written:?}"
+        );
+        assert_eq!(*world.held.lock().expect("lock"), whole, "S-264");
+        assert_eq!(world.status("s0"), (200, 1), "no answer changes by it");
+    }
+}
+
+#[tokio::test]
 async fn s124_a_refused_frontend_gets_its_next_chance_by_a_timer() {
     let mut world = World::settled([]).await;
     world.commits();
@@ -419,4 +492,59 @@ async fn s124_a_refused_frontend_gets_its_next_chance_by_a_timer() {
     world.finish(Ok(())).await;
     let held = world.held.lock().expect("lock").clone();
     assert!(held.keys().any(|(_, set, _)| *set == SetId::ServiceIps));
+}
+
+/// A world as after a restart: the tables are in place, and an earlier process kept this file.
+fn restarted(held: Elements, file: NodeFile) -> World {
+    let mut world = World::new(held);
+    world.app = world.app.with_node_file(Keeper::default(), Some(file));
+    world
+}
+
+#[tokio::test]
+async fn s109_a_restart_without_the_api_server_keeps_health_answers_while_the_tables_are_in_place()
+{
+    let objects = || [put(local_lb("s0", 1)), put_slice("e0", "s0", &[local(1)])];
+    let world = World::settled(objects()).await;
+    let held = world.held.lock().expect("lock").clone();
+    let file = |tables| NodeFile {
+        written: 0,
+        tables,
+        addresses: vec![addr("10.0.1.1")],
+        ports: vec![PortAnswer {
+            namespace: "default".to_owned(),
+            name: "s0".to_owned(),
+            port: 31_001,
+            ready: vec![addr("10.244.0.1")],
+        }],
+    };
+    let digest = onehop_node_agent::planner::Planner::new(held.clone()).digest();
+
+    let mut other = restarted(held.clone(), file(digest + 1));
+    other.app.advance().expect("the writer lives");
+    other.reported().await;
+    assert_eq!(other.status("s0"), (503, 0), "S-109: other tables");
+
+    let mut again = restarted(held, file(digest));
+    again.app.advance().expect("the writer lives");
+    again.reported().await;
+    assert_eq!(again.status("s0"), (200, 1), "S-109");
+    assert_eq!(again.listens.borrow().len(), 1, "S-109: the port is open");
+    // The lists come in, one after the other; half of them is no reason to change an answer.
+    let mut lists = lists(node(Some("a")));
+    let slices = lists.split_off(3);
+    again.apply(
+        [Change::Service(Step::ListStarts)]
+            .into_iter()
+            .chain(objects().into_iter().take(1)),
+    );
+    again.apply([Change::Service(Step::ListEnds)]);
+    assert_eq!(again.status("s0"), (200, 1), "I1");
+    // In sync, with nobody local any more.
+    again.apply([
+        Change::Slice(Step::ListStarts),
+        Change::Slice(Step::ListEnds),
+    ]);
+    again.apply(slices);
+    assert_eq!(again.status("s0"), (503, 0), "S-107");
 }

@@ -16,7 +16,7 @@ use common::*;
 use onehop_core::id::Protocol as ApiProtocol;
 use onehop_core::service::{IpMode, ServiceKind, ServiceSpec, TrafficPolicy};
 use onehop_node_agent::args::Mode;
-use onehop_node_agent::planner::Planner;
+use onehop_node_agent::planner::{Notice, Planner};
 use onehop_node_agent::table::element::{
     ClassKind, Data, Elements, Family, Frontend, Key, LOCAL_SCOPE, Protocol, SetId, Verdict,
 };
@@ -247,6 +247,7 @@ fn s49_s55_local_without_local_endpoint_is_dropped() {
     // E-26, E-33
     let held = elements(full(Local, Local), &[ep(1), ep(2)]);
     for at in EVERYWHERE {
+        // S-51, DI-25
         assert_eq!(held.none(at), Some(Verdict::Drop), "{at:?}");
         assert!(held.local(at).is_empty());
     }
@@ -296,6 +297,7 @@ fn s23_proxy_mode_addresses_are_left_alone() {
     let mut service = full(Cluster, Cluster);
     service.ingress[0].mode = IpMode::Proxy;
     let held = elements(service, &[ep(1)]);
+    // DI-57
     assert!(held.0.keys().all(|(_, _, key)| *key != At::Vip.key()));
 }
 
@@ -379,8 +381,9 @@ fn s70_source_ranges_guard_load_balancer_addresses_only() {
     assert_eq!(
         allowed(&held, At::Vip),
         Some(vec!["10.1.0.0/16".to_owned()]),
-        "overlaps are one"
+        "S-228: as few elements as can be: overlaps are one"
     );
+    // DI-36: by specification only load balancer addresses are guarded.
     assert_eq!(allowed(&held, At::ClusterIp), None);
     // S-72: this node is allowed, so it may come from the address itself.
     service
@@ -400,4 +403,59 @@ fn s70_source_ranges_guard_load_balancer_addresses_only() {
     service.source_ranges.allowed.clear();
     service.source_ranges.has_bad = true;
     assert_eq!(allowed(&elements(service, &[ep(1)]), At::Vip), Some(vec![]));
+}
+
+#[test]
+fn s208_a_list_longer_than_the_slots_is_cut_and_told() {
+    let mut service = service("s0", 1);
+    service.ports = vec![port(ApiProtocol::Tcp, 80, None)];
+    let mut state = synced(Mode::Beside);
+    // 66 slices of 1000 endpoints: 65536 is one more than there are slots.
+    for slice in 0..66_u32 {
+        let addresses = (0..1000).map(|n| slice * 1000 + n).filter(|n| *n < 65_536);
+        state.apply(put_addresses(&format!("e{slice}"), "s0", addresses));
+    }
+    state.apply(put(service));
+    let batch = Planner::new(Elements::new()).plan(&mut state, &[]);
+    let slots = batch
+        .change
+        .add
+        .keys()
+        .filter(|key| key.1 == SetId::Endpoints);
+    assert_eq!(slots.count(), 65_535, "S-208");
+    let told: Vec<_> = batch
+        .notices
+        .iter()
+        .flat_map(|(_, notices)| notices)
+        .collect();
+    assert!(
+        matches!(told[..], [Notice::Cut { left_out: 1, .. }]),
+        "S-208: {told:?}"
+    );
+}
+
+#[test]
+fn s52_s11_what_finds_no_local_endpoint_and_what_is_programmed_is_counted() {
+    let mut state = synced(Mode::Beside);
+    let mut planner = Planner::new(Elements::new());
+    let mut counted = |state: &mut onehop_node_agent::state::State| {
+        planner.plan(state, &[addr("10.0.1.1")]);
+        (planner.no_local(), planner.frontends().programmed)
+    };
+    state.apply(put(full(Local, Local)));
+    assert_eq!(
+        counted(&mut state).0,
+        (0, 0),
+        "S-52: nobody anywhere is no such case"
+    );
+    state.apply(put_slice("e0", "s0", &[ep(1)]));
+    assert_eq!(
+        counted(&mut state),
+        ((1, 1), 3),
+        "S-52, S-11: three frontends"
+    );
+    state.apply(put_slice("e0", "s0", &[local(1)]));
+    assert_eq!(counted(&mut state), ((0, 0), 3), "S-52");
+    state.apply(remove("s0"));
+    assert_eq!(counted(&mut state), ((0, 0), 0), "S-11");
 }

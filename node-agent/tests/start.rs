@@ -25,7 +25,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use onehop_nft::Socket;
 use onehop_node_agent::startup;
-use onehop_node_agent::table::layout::Options;
+use onehop_node_agent::table::layout::{Detector, Options};
 use onehop_runtime::clock::Clock;
 use serde_json::json;
 
@@ -213,11 +213,12 @@ fn a_kernel_that_has_everything_passes_and_nothing_of_the_check_stays() {
         let options = Options {
             masquerade_mark: 0x4000,
             masquerade_all: false,
-            pod_cidrs: vec![
+            detector: Detector::Ranges(vec![
                 "10.244.0.0/16".parse().unwrap(),
                 "fd00:10:244::/56".parse().unwrap(),
-            ],
+            ]),
             beside_kube_proxy: false,
+            before_iptables: false,
             service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
         };
         let mut socket = Socket::open().unwrap();

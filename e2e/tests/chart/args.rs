@@ -76,7 +76,7 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
     );
 
     let config = agent_config(rendered.agent()?)?;
-    assert_eq!(config.pod_cidrs, ["10.244.0.0/16".parse()?]);
+    assert_eq!(config.pod_ranges(), ["10.244.0.0/16".parse()?]);
     assert_eq!(config.nodeport_addresses, agent::NodePortAddresses::All);
     assert!(config.masquerade_all);
     assert_eq!(config.masquerade_mark, 1 << 15);

@@ -1,14 +1,16 @@
 //! One family's table: commits its share of a change, in pieces or without what the kernel refuses (S-258).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use onehop_core::time::Time;
-use onehop_nft::{Batch, CommitError};
+use onehop_nft::{Batch, CommitError, DumpError, Element, Table};
 
 use super::Line;
-use super::classes::Classes;
+use super::chains::Chains;
 use super::parts::{Part, Planned};
+use crate::table::affinity::{self, Sticky};
 use crate::table::element::{CommitFailure, ElementKey, Family};
 use crate::table::layout::Layout;
 
@@ -18,8 +20,15 @@ pub(super) struct FamilyState {
     pub(super) family: Family,
     pub(super) layout: Layout,
     /// `None` until the table was read back, and after a failure that leaves its content in doubt (S-130).
-    pub(super) classes: Option<Classes>,
+    pub(super) chains: Option<Chains>,
+    /// The table of a stopped kube-proxy, which goes with the last piece of the next commit (S-127).
+    pub(super) retired: Option<Table>,
+    /// Affinity maps that are looked at once more when there is nothing else to do (S-240).
+    pub(super) recheck: Retain,
 }
+
+/// Affinity maps with the endpoints that their entries may name.
+pub(super) type Retain = BTreeMap<Sticky, BTreeSet<SocketAddr>>;
 
 /// What came of the families and pieces of one change.
 #[derive(Debug, Default)]
@@ -62,19 +71,116 @@ impl Outcome {
 
 impl FamilyState {
     /// Commits a part. What is refused or in doubt is in `outcome`; all else is in the kernel.
-    pub(super) fn commit(&mut self, line: &mut Line, part: Part, now: Time, outcome: &mut Outcome) {
+    pub(super) fn commit(
+        &mut self,
+        line: &mut Line,
+        (part, retain): (Part, Retain),
+        now: Time,
+        outcome: &mut Outcome,
+    ) {
+        let mut stale = if line.features.destroy_elements {
+            self.stale(line, &retain)
+        } else {
+            Vec::new()
+        };
         // A stack instead of recursion: pieces keep their order, so that slots of a frontend go with its verdict.
         let mut pieces = vec![part];
         while let Some(part) = pieces.pop() {
-            let Some(classes) = &mut self.classes else {
+            let Some(chains) = &mut self.chains else {
                 let message = format!("{:?}: the table was not read back", self.family);
                 outcome.refuse(&part, message);
                 continue;
             };
-            let planned = Planned::new(self.family, &part, classes, now);
+            let mut planned = Planned::new(&self.layout, &part, chains, now);
+            // With the slots that go; whatever this misses is found afterwards.
+            for (map, clients) in std::mem::take(&mut stale) {
+                planned.forget(&self.layout, map, clients);
+            }
+            let retired = self.retired.as_ref().filter(|_| pieces.is_empty());
+            if let Some(table) = retired {
+                planned.retire(table);
+            }
             match Self::send(line, &part, &planned) {
-                Ok(()) => classes.committed(&part, &planned.new_classes, now),
+                Ok(()) => {
+                    chains.committed(&part, &planned.new_chains, now);
+                    if pieces.is_empty() {
+                        self.retired = None;
+                    }
+                }
                 Err(error) => pieces.extend(self.after_error(part, &planned, &error, outcome)),
+            }
+        }
+        self.recheck.extend(retain);
+        // A packet that was under way may have recorded itself after the first look.
+        self.purge(line);
+    }
+
+    /// Removes clients whose endpoint has left (S-240). Maps that could not be looked at are tried again when idle.
+    fn purge(&mut self, line: &mut Line) {
+        for (map, clients) in self.stale(line, &self.recheck) {
+            if let Err(error) = self.forget(line, map, clients) {
+                tracing::warn!(%error, map = map.map_name(), "cannot forget clients of endpoints that left");
+            }
+        }
+    }
+
+    /// The clients to be forgotten, by map. A map that does not exist has none.
+    fn stale(&self, line: &mut Line, retain: &Retain) -> Vec<(Sticky, Vec<Element>)> {
+        let mut stale = Vec::new();
+        for (map, endpoints) in retain {
+            let entries = match line.socket.elements(&self.layout.table, &map.map_name()) {
+                Ok(entries) => entries,
+                Err(DumpError::NotFound) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, map = map.map_name(), "cannot read known clients");
+                    continue;
+                }
+            };
+            let left = |entry: &&Element| {
+                affinity::endpoint(self.family, entry).is_none_or(|at| !endpoints.contains(&at))
+            };
+            let clients: Vec<Element> = entries
+                .iter()
+                .filter(left)
+                .map(|entry| Element::key(entry.key))
+                .collect();
+            if !clients.is_empty() {
+                stale.push((*map, clients));
+            }
+        }
+        stale
+    }
+
+    /// Deletes clients of a map in a batch of their own; those that ended by themselves are no error (S-268).
+    fn forget(
+        &self,
+        line: &mut Line,
+        map: Sticky,
+        mut clients: Vec<Element>,
+    ) -> Result<(), CommitError> {
+        let (table, name) = (&self.layout.table, map.map_name());
+        loop {
+            let mut batch = Batch::new();
+            if line.features.destroy_elements {
+                batch.destroy_elements(table, &name, clients);
+                return line.commit(&batch);
+            }
+            batch.del_elements(table, &name, clients.clone());
+            let error = match line.commit(&batch) {
+                Err(error) if error.errno() == Some(libc::ENOENT) => error,
+                result => return result,
+            };
+            let CommitError::Refused(failed) = &error else {
+                return Err(error);
+            };
+            let ended: BTreeSet<usize> = failed.iter().filter_map(|op| op.element).collect();
+            if ended.is_empty() {
+                return Err(error);
+            }
+            let mut index = 0..;
+            clients.retain(|_| index.next().is_none_or(|at| !ended.contains(&at)));
+            if clients.is_empty() {
+                return Ok(());
             }
         }
     }
@@ -100,7 +206,7 @@ impl FamilyState {
     ) -> Vec<Part> {
         match error {
             _ if error.errno() == Some(libc::EPERM) => {
-                self.classes = None;
+                self.chains = None;
                 outcome.standby = true;
                 outcome.lose(format!("the tables belong to another agent: {error}"));
                 Vec::new()
@@ -122,37 +228,47 @@ impl FamilyState {
                 halves(part, error, outcome)
             }
             CommitError::Generation | CommitError::Unknown(_) | CommitError::Socket(_) => {
-                self.classes = None;
+                self.chains = None;
                 outcome.lose(error.to_string());
                 Vec::new()
             }
         }
     }
 
-    /// Deletes class chains that nothing named for `rest`; whether some are still waiting (S-247).
+    /// Deletes chains that nothing named for `rest`; whether some are still waiting (S-247).
     pub(super) fn tidy(
         &mut self,
         line: &mut Line,
         rest: Duration,
         now: Time,
     ) -> Result<bool, CommitError> {
-        let Some(classes) = &mut self.classes else {
+        if self.chains.is_some() {
+            self.purge(line);
+            self.recheck.clear();
+        }
+        let Some(chains) = &mut self.chains else {
             return Ok(false);
         };
-        for class in classes.rested(now, rest) {
+        let table = &self.layout.table;
+        for chain in chains.rested(now, rest) {
             let mut batch = Batch::new();
-            batch.del_chain(&self.layout.table, &class.name());
+            batch.del_chain(table, &chain.name());
+            chains.deleted(chain, now);
+            // The last chain of an affinity map takes it along.
+            if let Some(map) = chain.map().filter(|map| !chains.uses_map(*map)) {
+                batch.del_set(table, &map.map_name());
+            }
             match line.commit(&batch) {
-                Ok(()) => classes.deleted(class),
+                Ok(()) => {}
                 // Kernels before 6.2 hold the reference of a removed element for a moment: later.
-                Err(error) if error.errno() == Some(libc::EBUSY) => classes.rest_again(class, now),
+                Err(error) if error.errno() == Some(libc::EBUSY) => chains.rest_again(chain, now),
                 Err(error) => {
-                    self.classes = None;
+                    self.chains = None;
                     return Err(error);
                 }
             }
         }
-        Ok(classes.any_resting())
+        Ok(chains.any_resting())
     }
 }
 

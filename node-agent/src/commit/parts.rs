@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use onehop_core::time::Time;
-use onehop_nft::{Batch, Chain, Element, FailedOp};
+use onehop_nft::{Batch, Chain, Element, FailedOp, Table};
 
-use super::classes::{Class, Classes};
-use crate::table::class;
+use super::chains::Chains;
+use super::skeleton::add_rules;
+use crate::table::affinity::Sticky;
+use crate::table::demand::OnDemand;
 use crate::table::element::{
     Data, ElementChange, ElementKey, Elements, Family, Frontend, Key, Protocol, SetId,
 };
-use crate::table::layout::table;
+use crate::table::layout::Layout;
 
 /// What stands and falls together in one transaction (S-245): all that lies on one address, or on one node port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +22,7 @@ enum Unit {
     Pair(IpAddr),
     Address(IpAddr),
     NodePort(Protocol, u16),
-    /// The node's own network: uplinks, and what is inside the cluster.
+    /// The node's own network: interfaces, and what is inside the cluster.
     Network,
 }
 
@@ -37,6 +39,7 @@ enum Owner {
 fn unit(key: &ElementKey) -> Unit {
     match key.2 {
         Key::Pair(addr, _) => Unit::Pair(addr),
+        Key::Interface(_) | Key::Edge(..) => Unit::Network,
         Key::Addr(addr) => Unit::Address(addr),
         Key::Frontend(frontend) | Key::FrontendSlot(frontend, _) | Key::Range(frontend, _) => {
             Unit::Address(frontend.address)
@@ -44,7 +47,6 @@ fn unit(key: &ElementKey) -> Unit {
         Key::NodePort { protocol, port } | Key::NodePortSlot { protocol, port, .. } => {
             Unit::NodePort(protocol, port)
         }
-        Key::Interface(_) | Key::Edge(..) => Unit::Network,
     }
 }
 
@@ -64,7 +66,8 @@ fn owner(key: &ElementKey) -> Owner {
 /// A family's share of a change.
 #[derive(Debug, Default)]
 pub(super) struct Part {
-    change: ElementChange,
+    add: Elements,
+    remove: BTreeSet<ElementKey>,
 }
 
 impl Part {
@@ -81,26 +84,24 @@ impl Part {
             .filter(|key| key.0 == family)
             .copied()
             .collect();
-        Self {
-            change: ElementChange { add, remove },
-        }
+        Self { add, remove }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.change.is_empty()
+        self.add.is_empty() && self.remove.is_empty()
     }
 
     pub(super) fn added(&self) -> &Elements {
-        &self.change.add
+        &self.add
     }
 
     pub(super) fn removed(&self) -> &BTreeSet<ElementKey> {
-        &self.change.remove
+        &self.remove
     }
 
     /// All keys it touches.
     pub(super) fn keys(&self) -> impl Iterator<Item = ElementKey> + '_ {
-        self.change.add.keys().chain(&self.change.remove).copied()
+        self.add.keys().chain(&self.remove).copied()
     }
 
     /// Whether it has more than one unit.
@@ -131,7 +132,7 @@ impl Part {
 
     /// Forgets removals of elements that are not there any more.
     pub(super) fn forget_removed(&mut self, keys: &BTreeSet<ElementKey>) {
-        self.change.remove.retain(|key| !keys.contains(key));
+        self.remove.retain(|key| !keys.contains(key));
     }
 
     /// Takes out everything of the frontends that these keys belong to.
@@ -143,12 +144,9 @@ impl Part {
     }
 
     fn partition(self, first: impl Fn(&ElementKey) -> bool) -> (Self, Self) {
-        let (add_first, add_second) = self.change.add.into_iter().partition(|(key, _)| first(key));
-        let (remove_first, remove_second) =
-            self.change.remove.into_iter().partition(|key| first(key));
-        let part = |add, remove| Self {
-            change: ElementChange { add, remove },
-        };
+        let (add_first, add_second) = self.add.into_iter().partition(|(key, _)| first(key));
+        let (remove_first, remove_second) = self.remove.into_iter().partition(|key| first(key));
+        let part = |add, remove| Self { add, remove };
         (
             part(add_first, remove_first),
             part(add_second, remove_second),
@@ -159,8 +157,8 @@ impl Part {
 /// A part as a batch, with what each of its operations means.
 pub(super) struct Planned {
     pub(super) batch: Batch,
-    /// Classes whose chains the batch makes.
-    pub(super) new_classes: Vec<Class>,
+    /// Chains that the batch makes.
+    pub(super) new_chains: BTreeSet<OnDemand>,
     /// Elements that no table of this family can hold (S-124).
     pub(super) unencodable: BTreeSet<ElementKey>,
     ops: Vec<Op>,
@@ -182,21 +180,45 @@ pub(super) struct Meaning {
 
 impl Planned {
     /// Chains before what names them, removals before additions, slots before verdicts (S-245).
-    pub(super) fn new(family: Family, part: &Part, classes: &Classes, now: Time) -> Self {
+    pub(super) fn new(layout: &Layout, part: &Part, chains: &Chains, now: Time) -> Self {
         let mut planned = Self {
             batch: Batch::new(),
-            new_classes: Vec::new(),
+            new_chains: new_chains(part, chains),
             unencodable: BTreeSet::new(),
             ops: Vec::new(),
         };
-        planned.add_classes(family, part, classes);
+        let exists = |map| chains.uses_map(map);
+        let new = &planned.new_chains;
+        let count = add_chains(&mut planned.batch, layout, new, exists);
+        planned.note(count);
         for id in SetId::ALL.iter().rev() {
-            planned.remove(family, *id, part);
+            planned.remove(layout, *id, part);
         }
         for id in SetId::ALL {
-            planned.add(family, id, part, now);
+            planned.add(layout, id, part, now);
         }
         planned
+    }
+
+    /// Adds the removal of clients whose endpoint leaves with this batch (S-240).
+    pub(super) fn forget(&mut self, layout: &Layout, map: Sticky, clients: Vec<Element>) {
+        let (table, before) = (&layout.table, self.batch.ops());
+        self.batch.destroy_elements(table, &map.map_name(), clients);
+        self.note(self.batch.ops() - before);
+    }
+
+    /// Deletes a foreign table with this batch.
+    pub(super) fn retire(&mut self, table: &Table) {
+        self.batch.del_table(table);
+        self.note(1);
+    }
+
+    /// Operations that are about no element of ours.
+    fn note(&mut self, count: usize) {
+        self.ops.extend((0..count).map(|_| Op {
+            keys: Vec::new(),
+            removes: false,
+        }));
     }
 
     /// Which elements failed operations are about.
@@ -221,27 +243,12 @@ impl Planned {
         meaning
     }
 
-    fn add_classes(&mut self, family: Family, part: &Part, classes: &Classes) {
-        let wanted: BTreeSet<Class> = part
-            .added()
-            .values()
-            .filter_map(|data| Class::named_by(data.as_ref()))
-            .collect();
-        for class in wanted.into_iter().filter(|class| !classes.exists(*class)) {
-            let count = add_class(&mut self.batch, family, class);
-            self.ops.extend((0..count).map(|_| Op {
-                keys: Vec::new(),
-                removes: false,
-            }));
-            self.new_classes.push(class);
-        }
-    }
-
-    fn remove(&mut self, family: Family, id: SetId, part: &Part) {
+    fn remove(&mut self, layout: &Layout, id: SetId, part: &Part) {
+        let family = layout.family;
         let keys = part.removed().iter().filter(|key| key.1 == id);
         let (keys, elements) = self.encode(keys.map(|key| (key, id.encode_key(family, &key.2))));
         if !keys.is_empty() {
-            self.batch.del_elements(&table(family), id.name(), elements);
+            self.batch.del_elements(&layout.table, id.name(), elements);
             self.ops.push(Op {
                 keys,
                 removes: true,
@@ -249,13 +256,14 @@ impl Planned {
         }
     }
 
-    fn add(&mut self, family: Family, id: SetId, part: &Part, now: Time) {
+    fn add(&mut self, layout: &Layout, id: SetId, part: &Part, now: Time) {
+        let family = layout.family;
         let added = part.added().iter().filter(|(key, _)| key.1 == id);
         let encode =
             |data: &Option<Data>, key: &ElementKey| id.encode(family, &key.2, data.as_ref(), now);
         let (keys, elements) = self.encode(added.map(|(key, data)| (key, encode(data, key))));
         if !keys.is_empty() {
-            self.batch.add_elements(&table(family), id.name(), elements);
+            self.batch.add_elements(&layout.table, id.name(), elements);
             self.ops.push(Op {
                 keys,
                 removes: false,
@@ -283,13 +291,37 @@ impl Planned {
     }
 }
 
-/// Adds a class chain with its rules; the number of operations.
-pub(super) fn add_class(batch: &mut Batch, family: Family, class: Class) -> usize {
+/// Chains that a part's verdicts name, with those that they need, as far as they do not exist.
+fn new_chains(part: &Part, chains: &Chains) -> BTreeSet<OnDemand> {
+    let named = part.added().values();
+    named
+        .filter_map(|data| OnDemand::named_by(data.as_ref()))
+        .flat_map(|chain| chain.needs().into_iter().chain([chain]))
+        .filter(|chain| !chains.exists(*chain))
+        .collect()
+}
+
+/// Adds chains made on demand with their rules and maps; the number of operations.
+pub(super) fn add_chains(
+    batch: &mut Batch,
+    layout: &Layout,
+    chains: &BTreeSet<OnDemand>,
+    exists: impl Fn(Sticky) -> bool,
+) -> usize {
     let before = batch.ops();
-    let (table, name) = (table(family), class.name());
-    batch.add_chain(&table, &Chain::regular(&name));
-    for rule in class::rules(family, class.0, class.1) {
-        batch.add_rule(&table, &name, &super::skeleton::marked(rule));
+    let maps: BTreeSet<Sticky> = chains.iter().filter_map(|chain| chain.map()).collect();
+    for map in maps.into_iter().filter(|map| !exists(*map)) {
+        batch.add_set(&layout.table, &map.map(layout.family));
+    }
+    for chain in chains {
+        let name = chain.name();
+        batch.add_chain(&layout.table, &Chain::regular(&name));
+        add_rules(
+            batch,
+            layout,
+            &name,
+            &chain.rules(layout.family, &layout.options),
+        );
     }
     batch.ops() - before
 }

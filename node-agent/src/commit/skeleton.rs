@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onehop_core::time::Time;
 use onehop_nft::{
-    Batch, ChainInfo, CommitError, DumpError, Rule, Socket, TABLE_OWNER, TABLE_PERSIST, TableInfo,
+    Batch, ChainInfo, CommitError, DumpError, Element, Rule, SetInfo, Socket, TABLE_OWNER,
+    TABLE_PERSIST, TableInfo,
 };
 
-use super::Features;
-use super::classes::Class;
-use super::parts::add_class;
+use super::parts::add_chains;
+use super::{Features, Line};
+use crate::table::affinity::Sticky;
 use crate::table::class;
-use crate::table::element::{Elements, Family, SetId};
+use crate::table::demand::OnDemand;
+use crate::table::element::{Elements, SetId};
 use crate::table::layout::{Layout, VERSION};
 use crate::table::set::declared_alike;
 
@@ -22,17 +24,24 @@ const FINGERPRINT: u8 = 200;
 #[derive(Debug, Default)]
 pub(super) struct Held {
     pub(super) elements: Elements,
-    pub(super) classes: BTreeSet<Class>,
+    pub(super) chains: BTreeSet<OnDemand>,
 }
 
 impl Held {
-    fn named_classes(&self) -> BTreeSet<Class> {
-        self.elements
-            .values()
-            .filter_map(|data| Class::named_by(data.as_ref()))
-            .collect()
+    /// The chains that a table with these elements needs, and those that are in store.
+    fn needed_chains(&self) -> BTreeSet<OnDemand> {
+        let named = self.elements.values();
+        let mut chains: BTreeSet<OnDemand> = named
+            .filter_map(|data| OnDemand::named_by(data.as_ref()))
+            .flat_map(|chain| chain.needs().into_iter().chain([chain]))
+            .collect();
+        chains.extend(class::in_store().map(|(kind, count)| OnDemand::Class(kind, count)));
+        chains
     }
 }
+
+/// What clients are known, by affinity map; read only when a table is replaced (S-132).
+type Clients = BTreeMap<Sticky, Vec<Element>>;
 
 /// What came of taking over.
 pub(super) enum Takeover {
@@ -51,28 +60,23 @@ pub(super) enum TakeoverError {
     Commit(#[from] CommitError),
 }
 
-/// A rule with the mark by which it is recognised on read-back.
-pub(super) fn marked(rule: Rule) -> Rule {
-    let fingerprint = rule.fingerprint();
-    rule.user_data(FINGERPRINT, &fingerprint.to_ne_bytes())
-}
-
-/// Makes the table ours, as it should be, and tells what it holds. One transaction at most changes anything.
+/// Makes the table ours, as it should be, and tells what it holds. One transaction at most changes anything. Unless the
+/// layout is `settled`, a table with other rules is left as it is.
 pub(super) fn take_over(
     socket: &mut Socket,
-    family: Family,
     layout: &Layout,
-    features: Features,
-    now: Time,
+    (features, settled, now): (Features, bool, Time),
 ) -> Result<Takeover, TakeoverError> {
     let found = socket
         .tables()?
         .into_iter()
         .find(|info| info.table == layout.table);
     let Some(info) = found else {
+        let mut held = Held::default();
+        held.chains = held.needed_chains();
         let mut batch = Batch::new();
-        write(&mut batch, layout, features, &Held::default(), now);
-        return owned(socket.commit(&batch), Held::default());
+        write(&mut batch, layout, features, (&held, &Clients::new()), now);
+        return owned(socket.commit(&batch), held);
     };
     if info.owner.is_some_and(|owner| owner != socket.port_id()) {
         return Ok(Takeover::Standby);
@@ -84,18 +88,39 @@ pub(super) fn take_over(
             return Ok(Takeover::Standby);
         }
     }
-    let (mut held, as_it_should_be) = read(socket, family, layout, now)?;
+    let (mut held, state) = read(socket, layout, now)?;
     let flags_fit = info.flags | if is_orphan(&info) { TABLE_OWNER } else { 0 } == flags(features);
-    if as_it_should_be && flags_fit && info.comment.as_deref() == Some(VERSION) {
-        return Ok(Takeover::Ours(held));
-    }
-    tracing::warn!(table = ?layout.table, held = ?info.comment, wanted = VERSION, "the table's static part differs; replacing it");
-    // Class chains that nothing names are not made again.
-    held.classes = held.named_classes();
+    let frame_fits = flags_fit && info.comment.as_deref() == Some(VERSION);
     let mut batch = Batch::new();
-    batch.del_table(&layout.table);
-    write(&mut batch, layout, features, &held, now);
+    match state {
+        Static::Fits if frame_fits => return Ok(Takeover::Ours(held)),
+        Static::Rules(_) if frame_fits && !settled => return Ok(Takeover::Ours(held)),
+        Static::Rules(differing) if frame_fits => {
+            tracing::info!(table = ?layout.table, chains = ?differing, "rules differ; writing them anew");
+            rewrite(&mut batch, layout, &differing);
+        }
+        _ => {
+            tracing::warn!(table = ?layout.table, held = ?info.comment, wanted = VERSION, "the table's static part differs; replacing it");
+            // Chains that nothing names are not made again.
+            held.chains = held.needed_chains();
+            let clients = clients(socket, layout, &held)?;
+            batch.del_table(&layout.table);
+            write(&mut batch, layout, features, (&held, &clients), now);
+        }
+    }
     owned(socket.commit(&batch), held)
+}
+
+/// Writes rules anew that are not what the layout says; the table must be ours and have the layout's chains.
+pub(super) fn repair(line: &mut Line, layout: &Layout) -> Result<(), TakeoverError> {
+    let chains = read_chains(&mut line.socket, layout, &mut Held::default())?;
+    if let Static::Rules(differing) = chains {
+        tracing::info!(table = ?layout.table, chains = ?differing, "the network changed; writing rules anew");
+        let mut batch = Batch::new();
+        rewrite(&mut batch, layout, &differing);
+        line.commit(&batch)?;
+    }
+    Ok(())
 }
 
 /// An owner may have come between: that is no error (S-267).
@@ -120,7 +145,13 @@ fn is_orphan(info: &TableInfo) -> bool {
     info.flags & (TABLE_OWNER | TABLE_PERSIST) == TABLE_PERSIST
 }
 
-fn write(batch: &mut Batch, layout: &Layout, features: Features, held: &Held, now: Time) {
+fn write(
+    batch: &mut Batch,
+    layout: &Layout,
+    features: Features,
+    (held, clients): (&Held, &Clients),
+    now: Time,
+) {
     let (table, family) = (&layout.table, layout.family);
     batch.add_table(table, flags(features), Some(VERSION));
     for set in &layout.sets {
@@ -131,12 +162,11 @@ fn write(batch: &mut Batch, layout: &Layout, features: Features, held: &Held, no
         batch.add_chain(table, chain);
     }
     for (chain, rules) in &layout.chains {
-        for rule in rules {
-            batch.add_rule(table, &chain.name, &marked(rule.clone()));
-        }
+        add_rules(batch, layout, &chain.name, rules);
     }
-    for class in held.named_classes() {
-        add_class(batch, family, class);
+    add_chains(batch, layout, &held.chains, |_| false);
+    for (map, entries) in clients {
+        batch.add_elements(table, &map.map_name(), entries.iter().cloned());
     }
     for id in SetId::ALL {
         let of_set = held.elements.iter().filter(|((_, set, _), _)| *set == id);
@@ -146,15 +176,64 @@ fn write(batch: &mut Batch, layout: &Layout, features: Features, held: &Held, no
     }
 }
 
-/// Reads all of the table; whether its static part is what the layout says, and nothing foreign lies in it.
-fn read(
-    socket: &mut Socket,
-    family: Family,
-    layout: &Layout,
-    now: Time,
-) -> Result<(Held, bool), DumpError> {
+/// Appends rules, each with the mark by which it is recognised on read-back.
+pub(super) fn add_rules(batch: &mut Batch, layout: &Layout, chain: &str, rules: &[Rule]) {
+    for rule in rules {
+        let fingerprint = rule.fingerprint();
+        let marked = rule
+            .clone()
+            .user_data(FINGERPRINT, &fingerprint.to_ne_bytes());
+        batch.add_rule(&layout.table, chain, &marked);
+    }
+}
+
+/// Writes the rules of these chains anew, in one transaction with everything else left alone.
+fn rewrite(batch: &mut Batch, layout: &Layout, differing: &BTreeSet<String>) {
+    for name in differing {
+        batch.flush_chain(&layout.table, name);
+        let fixed = layout.chains.iter().find(|(chain, _)| chain.name == *name);
+        let rules = match (fixed, OnDemand::parse(name)) {
+            (Some((_, rules)), _) => rules.clone(),
+            (None, Some(chain)) => chain.rules(layout.family, &layout.options),
+            (None, None) => Vec::new(),
+        };
+        add_rules(batch, layout, name, &rules);
+    }
+}
+
+/// The known clients of all affinity maps that are still needed, with what is left of their time (S-132).
+fn clients(socket: &mut Socket, layout: &Layout, held: &Held) -> Result<Clients, DumpError> {
+    let mut clients = Clients::new();
+    let maps: BTreeSet<Sticky> = held.chains.iter().filter_map(|chain| chain.map()).collect();
     let sets = socket.sets(&layout.table)?;
-    let mut fits = sets.len() == layout.sets.len();
+    for map in maps {
+        let declared = map.map(layout.family);
+        if sets.iter().any(|set| declared_alike(&declared, set)) {
+            clients.insert(map, socket.elements(&layout.table, &map.map_name())?);
+        }
+    }
+    Ok(clients)
+}
+
+/// How the static part of a table stands to what the layout says.
+enum Static {
+    /// Alike, and nothing foreign lies in the table.
+    Fits,
+    /// All is there, but these chains have other rules.
+    Rules(BTreeSet<String>),
+    /// Otherwise different.
+    Differs,
+}
+
+/// Reads all of the table.
+fn read(socket: &mut Socket, layout: &Layout, now: Time) -> Result<(Held, Static), DumpError> {
+    let family = layout.family;
+    let sets = socket.sets(&layout.table)?;
+    let of_layout = |set: &SetInfo| layout.sets.iter().any(|own| declared_alike(own, set));
+    let of_affinity = |set: &SetInfo| {
+        Sticky::parse_map(&set.name).is_some_and(|map| declared_alike(&map.map(family), set))
+    };
+    let mut fits = sets.iter().all(|set| of_layout(set) || of_affinity(set));
     for declared in &layout.sets {
         fits &= sets.iter().any(|held| declared_alike(declared, held));
     }
@@ -174,17 +253,21 @@ fn read(
             }
         }
     }
-    fits &= chains_fit(socket, family, layout, &mut held)?;
-    Ok((held, fits))
+    let chains = read_chains(socket, layout, &mut held)?;
+    let in_store = class::in_store().map(|(kind, count)| OnDemand::Class(kind, count));
+    let stored = in_store
+        .into_iter()
+        .all(|chain| held.chains.contains(&chain));
+    let state = if fits && stored {
+        chains
+    } else {
+        Static::Differs
+    };
+    Ok((held, state))
 }
 
-/// Whether all chains have the rules they should have; finds the classes.
-fn chains_fit(
-    socket: &mut Socket,
-    family: Family,
-    layout: &Layout,
-    held: &mut Held,
-) -> Result<bool, DumpError> {
+/// Compares all chains and their rules; finds those made on demand.
+fn read_chains(socket: &mut Socket, layout: &Layout, held: &mut Held) -> Result<Static, DumpError> {
     let mut rules: BTreeMap<String, Vec<Option<u64>>> = BTreeMap::new();
     for rule in socket.rules(&layout.table, None)? {
         let mark = rule.user_data.iter().find(|(kind, _)| *kind == FINGERPRINT);
@@ -210,15 +293,30 @@ fn chains_fit(
         .chains
         .iter()
         .all(|(chain, _)| chains.iter().any(|held| held.name == chain.name));
-    for chain in &chains {
-        fits &= match (known(chain), class::parse(&chain.name)) {
-            (Some((wanted, rules)), _) => chain.base == wanted.base && alike(&chain.name, rules),
-            (None, Some((kind, count))) => {
-                held.classes.insert(Class(kind, count));
-                chain.base.is_none() && alike(&chain.name, &class::rules(family, kind, count))
+    let mut differing = BTreeSet::new();
+    for chain in chains {
+        let alike = match (known(&chain), OnDemand::parse(&chain.name)) {
+            (Some((wanted, rules)), _) => {
+                fits &= chain.base == wanted.base;
+                alike(&chain.name, rules)
             }
-            (None, None) => false,
+            (None, Some(demanded)) => {
+                held.chains.insert(demanded);
+                fits &= chain.base.is_none();
+                alike(&chain.name, &demanded.rules(layout.family, &layout.options))
+            }
+            (None, None) => {
+                fits = false;
+                true
+            }
         };
+        if !alike {
+            differing.insert(chain.name);
+        }
     }
-    Ok(fits)
+    Ok(match (fits, differing.is_empty()) {
+        (true, true) => Static::Fits,
+        (true, false) => Static::Rules(differing),
+        (false, _) => Static::Differs,
+    })
 }

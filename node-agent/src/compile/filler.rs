@@ -3,10 +3,11 @@
 
 use std::net::SocketAddr;
 
-use super::{Compiled, Surroundings, slots};
+use super::{Affinity, Compiled, Surroundings, slots};
 use crate::claims::Front;
+use crate::table::affinity::{List, Record, Recorder, Sticky};
 use crate::table::element::{
-    ClassKind, Data, ElementKey, Key, LOCAL_SCOPE, MAX_LIST, SetId, Verdict,
+    ClassKind, Data, ElementKey, Family, Frontend, Key, LOCAL_SCOPE, MAX_LIST, SetId, Verdict,
 };
 
 /// Plain sets that a frontend may be in.
@@ -65,6 +66,52 @@ impl Filler<'_, '_> {
             Front::NodePort(..) => SetId::NoEndpointNodePorts,
         };
         self.insert(set, key(self.front), Some(Data::Verdict(verdict)));
+    }
+
+    /// Sends known clients where they were, and records new ones (S-236 to S-238). `default` is what scope 0 holds;
+    /// `local`: there is a Local list for outside clients too. Empty lists have nobody to stick to.
+    pub(super) fn affinity(&mut self, affinity: &Affinity, default: Option<List>, local: bool) {
+        let (sticky, sticky_local) = match self.front {
+            Front::Vip(_) => (SetId::Affinity, SetId::AffinityLocal),
+            Front::NodePort(..) => (SetId::AffinityNodePorts, SetId::AffinityNodePortsLocal),
+        };
+        let port = affinity.port;
+        let jump = |list| Some(Data::Verdict(Verdict::Sticky(Sticky { list, port })));
+        if let Some(list) = default {
+            self.insert(sticky, key(self.front), jump(list));
+        }
+        if local {
+            self.insert(sticky_local, key(self.front), jump(List::Local));
+        }
+        let by = match default {
+            _ if local => Recorder::ByClient,
+            Some(list) => Recorder::List(list),
+            None => return,
+        };
+        let seconds = affinity.seconds;
+        let record = Verdict::Record(Record { by, port, seconds });
+        for original in self.destinations() {
+            let data = Some(Data::Verdict(record));
+            self.insert(SetId::AffinityRecord, Key::Frontend(original), data);
+        }
+    }
+
+    /// What a packet to the frontend can have as its original destination (S-211).
+    fn destinations(&self) -> Vec<Frontend> {
+        match *self.front {
+            Front::Vip(frontend) => vec![frontend],
+            Front::NodePort(family, protocol, port) => {
+                let addresses = self.around.nodeport_addresses.iter().copied();
+                addresses
+                    .filter(|address| Family::of(*address) == family)
+                    .map(|address| Frontend {
+                        address,
+                        protocol,
+                        port,
+                    })
+                    .collect()
+            }
+        }
     }
 
     fn list(

@@ -20,6 +20,7 @@ pub use self::filler::slot_key;
 use self::filler::{Filler, Plain};
 use self::fronts::Reach;
 use crate::claims::Front;
+use crate::table::affinity::{List, Sticky, StickyPort};
 use crate::table::element::{Elements, Family, Key, Protocol, SetId, Verdict};
 
 /// What compile needs to know besides the Service and its endpoints.
@@ -28,6 +29,8 @@ pub struct Surroundings<'a> {
     pub here: &'a Here,
     /// Addresses of the own node (S-72).
     pub node_addresses: &'a [IpAddr],
+    /// Addresses on which node ports answer.
+    pub nodeport_addresses: &'a [IpAddr],
     /// Load balancer addresses of the Service (S-22).
     pub vips: &'a BTreeSet<IpAddr>,
     /// Whether a frontend is this Service's (S-33).
@@ -43,6 +46,10 @@ pub struct Compiled {
     pub elements: Elements,
     /// UDP frontends with the endpoints that serve them, whatever policy and topology say (S-91).
     pub udp: BTreeMap<Front, BTreeSet<SocketAddr>>,
+    /// Affinity maps of its ports with the endpoints that may be stuck to (S-82, S-84).
+    pub sticky: BTreeMap<(Family, Sticky), BTreeSet<SocketAddr>>,
+    /// Whether it depends on the addresses on which node ports answer.
+    pub uses_nodeport_addresses: bool,
     /// Frontends that are another Service's (S-33).
     pub lost: Vec<Front>,
     /// Endpoints over the limit of one list (S-208), by frontend.
@@ -70,8 +77,9 @@ pub fn compile(
         let fronts = fronts::of_port(service, port, around.vips);
         for family in fronts::families(service) {
             let of_family = fronts.iter().filter(|(front, _)| front.family() == family);
-            let port = Port::new(service, port, endpoints, family, around.here);
+            let port = Port::new(service, port, endpoints, family, around);
             port.count_missing(&mut compiled);
+            port.stick(family, &mut compiled);
             for (front, reach) in of_family {
                 if (around.owns)(front) {
                     port.front(service, front, *reach, around, &mut compiled);
@@ -84,8 +92,17 @@ pub fn compile(
     compiled
 }
 
+/// Session affinity of a service port (S-80).
+pub(crate) struct Affinity {
+    /// Whose clients they are.
+    pub(crate) port: StickyPort,
+    /// How long a client is known after its last new connection.
+    pub(crate) seconds: u32,
+}
+
 /// One port of a Service in one family, with its endpoints chosen.
 struct Port {
+    affinity: Option<Affinity>,
     policies: Policies,
     cluster: Vec<SocketAddr>,
     local: Vec<SocketAddr>,
@@ -99,9 +116,14 @@ impl Port {
         port: &ServicePort,
         endpoints: &Endpoints,
         family: Family,
-        here: &Here,
+        around: &Surroundings<'_>,
     ) -> Self {
-        let policies = Policies::of(service, port, false);
+        let policies = Policies::of(service, port, !around.vips.is_empty());
+        let here = around.here;
+        let affinity = service.affinity.map(|time| Affinity {
+            port: StickyPort::of(&service.key, &port.key),
+            seconds: u32::try_from(time.as_secs()).unwrap_or(u32::MAX),
+        });
         let all = endpoints.of(service, port, family);
         let selection = select(policies, all, here);
         let serving = all
@@ -109,6 +131,7 @@ impl Port {
             .filter(|endpoint| endpoint.conditions.serving)
             .collect();
         Self {
+            affinity,
             policies,
             cluster: targets(selection.cluster),
             local: targets(selection.local),
@@ -129,6 +152,19 @@ impl Port {
         }
     }
 
+    /// Whom known clients may be sent to.
+    fn stick(&self, family: Family, compiled: &mut Compiled) {
+        let Some(Affinity { port, .. }) = self.affinity else {
+            return;
+        };
+        for (list, targets) in [(List::Cluster, &self.cluster), (List::Local, &self.local)] {
+            let targets = targets.iter().copied().collect();
+            compiled
+                .sticky
+                .insert((family, Sticky { list, port }), targets);
+        }
+    }
+
     /// Fills the maps for one frontend (S-226, S-231).
     fn front(
         &self,
@@ -146,19 +182,27 @@ impl Port {
             around,
             compiled,
         };
-        let no_endpoint = match (reach, service.internal_policy, service.external_policy) {
-            (Reach::Internal, TrafficPolicy::Cluster, _) => filler.default_list(&self.cluster),
-            (Reach::Internal, TrafficPolicy::Local, _) => filler.default_list(&self.local),
-            (_, _, TrafficPolicy::Cluster) => {
-                filler.plain(Plain::Masquerade);
-                filler.default_list(&self.cluster)
-            }
+        let (mut default, mut local) = (List::Cluster, None);
+        match (reach, service.internal_policy, service.external_policy) {
+            (Reach::Internal, TrafficPolicy::Cluster, _) => {}
+            (Reach::Internal, TrafficPolicy::Local, _) => default = List::Local,
+            (_, _, TrafficPolicy::Cluster) => filler.plain(Plain::Masquerade),
             (_, _, TrafficPolicy::Local) => {
                 filler.plain(Plain::EtpLocal);
-                filler.default_list(&self.cluster);
-                filler.local_list(&self.local)
+                local = Some(&self.local);
             }
+        }
+        let list = match default {
+            List::Cluster => &self.cluster,
+            List::Local => &self.local,
         };
+        let default_empty = filler.default_list(list);
+        let local_empty = local.is_none_or(|list| filler.local_list(list));
+        let no_endpoint = local.map_or(default_empty, |_| local_empty);
+        if let Some(affinity) = &self.affinity {
+            let default = (!default_empty).then_some(default);
+            filler.affinity(affinity, default, !local_empty);
+        }
         if no_endpoint {
             // Endpoints elsewhere: the load balancer is expected to notice by its health check, or
             // the local pod restarts, so the client shall try again (S-51). None at all: refused.
@@ -169,6 +213,8 @@ impl Port {
             });
         }
         compiled.programmed += 1;
+        let by_address = matches!(front, Front::NodePort(..));
+        compiled.uses_nodeport_addresses |= by_address && self.affinity.is_some();
         if front.protocol() == Protocol::Udp {
             compiled.udp.insert(*front, self.serving.clone());
         }

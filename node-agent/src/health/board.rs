@@ -2,13 +2,13 @@
 //!
 //! Written by the app as state changes and commits succeed, read by the health servers on their own
 //! thread. An answer is lowered the moment the state says so and raised only after the commit that
-//! makes it true (S-107, I3): raising needs the count that the committed plan was made from.
+//! makes it true (S-107, I3): raising needs the endpoints that the committed plan was made from.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use onehop_core::health::{HealthAnswer, Hold, ProxyHealth};
+use onehop_core::health::{HealthAnswer, Hold, LocalReady, ProxyHealth};
 use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
 use onehop_runtime::clock::Clock;
@@ -33,10 +33,12 @@ pub struct ProxyAnswer {
 
 #[derive(Debug)]
 struct Inner {
-    ports: HashMap<ServiceKey, usize>,
+    ports: HashMap<ServiceKey, LocalReady>,
     queued_since: Option<Time>,
     last_updated: Option<Time>,
     node_eligible: bool,
+    /// A living kube-proxy keeps this agent from programming.
+    refused: bool,
 }
 
 /// Shared by the app and the health servers.
@@ -55,6 +57,7 @@ impl Board {
             last_updated: None,
             // Before the first Node event: eligible (S-111).
             node_eligible: true,
+            refused: false,
         };
         Self {
             clock,
@@ -62,17 +65,17 @@ impl Board {
         }
     }
 
-    /// A Service has this many local ready endpoints now: never raises.
-    pub fn lower(&self, service: &ServiceKey, count: usize) {
+    /// A Service has these local ready endpoints now: never raises.
+    pub fn lower(&self, service: &ServiceKey, now: &LocalReady) {
         let mut inner = self.lock();
-        let answer = inner.ports.entry(service.clone()).or_insert(0);
-        *answer = count.min(*answer);
+        let answer = inner.ports.entry(service.clone()).or_default();
+        *answer = answer.common(now);
     }
 
-    /// The rules made for `committed` endpoints are in the kernel, while by now there are `current`.
-    pub fn raise(&self, service: &ServiceKey, committed: usize, current: usize) {
-        let count = committed.min(current);
-        self.lock().ports.insert(service.clone(), count);
+    /// The rules made for `committed` endpoints are in the kernel, while by now these are ready.
+    pub fn raise(&self, service: &ServiceKey, committed: &LocalReady, now: &LocalReady) {
+        let common = committed.common(now);
+        self.lock().ports.insert(service.clone(), common);
     }
 
     /// The Service has no health port any more.
@@ -80,10 +83,13 @@ impl Board {
         self.lock().ports.remove(service);
     }
 
-    /// An update waits to be committed.
-    pub fn queued(&self) {
+    /// An update waits to be committed; whether it is the first one that does.
+    pub fn queued(&self) -> bool {
         let now = self.clock.now();
-        self.lock().queued_since.get_or_insert(now);
+        let mut inner = self.lock();
+        let first = inner.queued_since.is_none();
+        inner.queued_since.get_or_insert(now);
+        first
     }
 
     /// Everything that was queued is in the kernel.
@@ -92,6 +98,11 @@ impl Board {
         let mut inner = self.lock();
         inner.queued_since = None;
         inner.last_updated = Some(now);
+    }
+
+    /// Whether a living kube-proxy keeps the agent from programming: then it answers for nothing (S-125).
+    pub fn set_refused(&self, refused: bool) {
+        self.lock().refused = refused;
     }
 
     /// Whether the Node may take new load balancer traffic (S-111).
@@ -104,10 +115,10 @@ impl Board {
     pub fn port(&self, service: &ServiceKey) -> HealthAnswer {
         let now = self.clock.now();
         let inner = self.lock();
-        let healthy = inner.live(now) && inner.last_updated.is_some();
+        let healthy = inner.live(now) && inner.last_updated.is_some() && !inner.refused;
         HealthAnswer {
             service: service.clone(),
-            local_endpoints: inner.ports.get(service).copied().unwrap_or(0),
+            local_endpoints: inner.ports.get(service).map_or(0, LocalReady::count),
             proxy: if healthy {
                 ProxyHealth::Healthy
             } else {
@@ -126,7 +137,7 @@ impl Board {
         let last_updated = if live { Some(now) } else { inner.last_updated };
         ProxyAnswer {
             live,
-            programmed: inner.last_updated.is_some(),
+            programmed: inner.last_updated.is_some() && !inner.refused,
             node_eligible: inner.node_eligible,
             last_updated,
             now,
@@ -148,7 +159,14 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+
+    fn ready(lasts: &[u8]) -> LocalReady {
+        let address = |last: &u8| IpAddr::from([10, 244, 0, *last]);
+        lasts.iter().map(address).collect()
+    }
 
     fn board() -> (Board, ServiceKey) {
         let board = Board::new(Clock::fixed(Time::EPOCH));
@@ -159,7 +177,7 @@ mod tests {
     async fn s110_a_late_sync_is_not_live_and_turns_health_ports_to_503() {
         let (board, lb) = board();
         board.in_sync();
-        board.raise(&lb, 1, 1);
+        board.raise(&lb, &ready(&[1]), &ready(&[1]));
         board.queued();
         tokio::time::advance(SYNC_TIMEOUT).await;
         assert!(board.proxy().live);
@@ -180,7 +198,7 @@ mod tests {
     async fn s112_idle_is_healthy_for_ever_and_nothing_before_the_first_commit() {
         let (board, lb) = board();
         assert!(board.proxy().live && !board.proxy().programmed);
-        board.raise(&lb, 1, 1);
+        board.raise(&lb, &ready(&[1]), &ready(&[1]));
         assert_eq!(board.port(&lb).status(), 503, "nothing is committed");
         board.in_sync();
         tokio::time::advance(100 * SYNC_TIMEOUT).await;
@@ -193,7 +211,7 @@ mod tests {
     async fn s106_a_forgotten_service_answers_503() {
         let (board, lb) = board();
         board.in_sync();
-        board.raise(&lb, 2, 1);
+        board.raise(&lb, &ready(&[1, 2]), &ready(&[1]));
         assert_eq!(
             (board.port(&lb).status(), board.port(&lb).local_endpoints),
             (200, 1)

@@ -32,6 +32,16 @@ impl WantedPorts {
         self.addresses = addresses;
     }
 
+    /// All Services with their ports.
+    pub fn all(&self) -> impl Iterator<Item = (&ServiceKey, u16)> {
+        self.ports.iter().map(|(service, port)| (service, *port))
+    }
+
+    /// Where they answer.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
     /// The wanted listeners, if they changed since the last call.
     pub fn take_changed(&mut self) -> Option<BTreeSet<Listen>> {
         std::mem::take(&mut self.changed).then(|| self.listens().collect())

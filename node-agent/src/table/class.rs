@@ -5,6 +5,24 @@ use onehop_nft::{Field, Rule};
 use super::element::{ClassKind, Family, LOCAL_SCOPE, MAX_SCOPES, SetId};
 use super::layout::{K, MASQUERADE, P, UPLINK_MARK, nft_family};
 
+/// Classes of Services up to this number of endpoints are made with the table and stay: a new one costs a walk of the
+/// kernel over all chains and verdicts (S-230).
+pub const IN_STORE: u16 = 16;
+/// Kinds of class that are kept in store.
+const STORED: [ClassKind; 4] = [ClassKind::Npl, ClassKind::Np, ClassKind::N, ClassKind::L];
+
+/// Whether a class is there from the start and stays.
+pub fn is_in_store(kind: ClassKind, count: u16) -> bool {
+    STORED.contains(&kind) && count <= IN_STORE
+}
+
+/// The classes that are made with the table.
+pub fn in_store() -> impl Iterator<Item = (ClassKind, u16)> {
+    STORED
+        .into_iter()
+        .flat_map(|kind| (1..=IN_STORE).map(move |count| (kind, count)))
+}
+
 /// Name of the chain for lists of this kind with this many endpoints.
 pub fn name(kind: ClassKind, count: u16) -> String {
     match kind {

@@ -9,6 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use onehop_core::time::Time;
 
+use super::affinity::{Record, Sticky};
+use super::layout::Ranges;
+
 /// Address family; one table each (S-201): `ip onehop` and `ip6 onehop`.
 pub use onehop_core::id::IpFamily as Family;
 pub use onehop_core::id::{Frontend, Protocol};
@@ -52,6 +55,16 @@ pub enum SetId {
     SourceGuarded,
     /// `source-allow` (S-224); key [`Key::Range`], no data.
     SourceAllow,
+    /// `affinity` (S-225); key [`Key::Frontend`], data [`Verdict::Sticky`].
+    Affinity,
+    /// `affinity-local` (S-225); key [`Key::Frontend`], data [`Verdict::Sticky`].
+    AffinityLocal,
+    /// `affinity-nodeports` (S-225); key [`Key::NodePort`], data [`Verdict::Sticky`].
+    AffinityNodePorts,
+    /// `affinity-nodeports-local` (S-225); key [`Key::NodePort`], data [`Verdict::Sticky`].
+    AffinityNodePortsLocal,
+    /// `affinity-record` (S-211); key [`Key::Frontend`], node ports by each node address; data [`Verdict::Record`].
+    AffinityRecord,
     /// `uplinks` (S-400); key [`Key::Interface`], no data.
     Uplinks,
     /// `uplink-marks` (S-402); key [`Key::Interface`], data [`Verdict::MarkUplink`].
@@ -74,6 +87,8 @@ pub enum SetId {
     DeadKeys,
     /// `targets`: listed targets, whose first refusal a client does not get; key [`Key::Frontend`], no data.
     Targets,
+    /// `pod-interfaces` (S-64); key [`Key::Interface`], no data.
+    PodInterfaces,
 }
 
 /// Key of an element. Slot = scope x 65536 + index (S-208): scope 0 is the default list, scope 1 the Local list.
@@ -184,6 +199,10 @@ pub enum Verdict {
     Reject,
     /// `goto` the class chain of a list with this many endpoints (at least 1).
     Class(ClassKind, u16),
+    /// `jump` to the chain of known clients; who is not known comes back (S-236).
+    Sticky(Sticky),
+    /// `goto` the chain that records the connection (S-237).
+    Record(Record),
     /// `goto dead-steered`: of a target that is gone while others serve.
     DeadSteered,
     /// `goto dead-refused`: of a target that is gone while nobody serves.
@@ -239,6 +258,8 @@ pub struct ElementChange {
     pub add: Elements,
     /// Elements to remove.
     pub remove: BTreeSet<ElementKey>,
+    /// Affinity maps from which endpoints have left: their entries may only name these (S-240).
+    pub retain: BTreeMap<(Family, Sticky), BTreeSet<SocketAddr>>,
 }
 
 impl ElementChange {
@@ -265,6 +286,11 @@ impl ElementChange {
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
+        self.writes_nothing() && self.retain.is_empty()
+    }
+
+    /// Whether no element comes or goes.
+    pub fn writes_nothing(&self) -> bool {
         self.add.is_empty() && self.remove.is_empty()
     }
 
@@ -307,6 +333,22 @@ pub trait Dataplane: Send {
     /// Makes the skeleton (S-135), or takes over the one that is there, and reads what our sets and maps hold (S-121).
     /// `None`: another agent holds the tables (S-267); nothing was changed, try again later.
     fn read_back(&mut self) -> Result<Option<Elements>, CommitFailure>;
+
+    /// Netlink port by which our commits are known, where others can change the tables (S-260).
+    fn watched_port(&self) -> Option<u32> {
+        None
+    }
+
+    /// Brings the static part to where it should be with these ranges, and leaves all else alone. Not called before the
+    /// tables were read.
+    fn configure(&mut self, _ranges: &Ranges) -> Result<(), CommitFailure> {
+        Ok(())
+    }
+
+    /// With the next commit the tables that a stopped kube-proxy left go (S-127).
+    fn retire_kube_proxy(&mut self) -> Result<(), CommitFailure> {
+        Ok(())
+    }
 
     /// Commits a change. Each family is one transaction; a failing family does not stop the other (S-10).
     fn commit(&mut self, change: &ElementChange) -> Result<(), CommitFailure>;

@@ -1,21 +1,21 @@
 //! The static part of a table: sets, chains and rules of sections 12.3 to 12.5.
 //! Depends on the configuration only; commit makes it once and compares it at every start (S-132).
-//! Affinity (12.7) has its hooks and empty maps here; its chains per service port do not exist yet.
+//! Affinity (12.7) has its hooks here; its chains and maps per service port are made on demand.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use onehop_nft::expr::{CT_STATE_NEW, CT_STATUS_DNAT, NAT_FULLY_RANDOM};
-use onehop_nft::{Chain, ChainType, CmpOp, CtDirection, Field, FieldType, Hook, Rule, Set, Table};
+use onehop_nft::{Chain, ChainType, CmpOp, CtDirection, Field, Hook, Rule, Set, Table};
 
 use super::element::{Family, SetId};
 use super::guard;
-use super::set::{REJECT_CHAIN, address};
+use super::set::REJECT_CHAIN;
 
 /// Name of our tables (S-201).
 pub const TABLE: &str = "onehop";
 /// The table's comment; carries the layout version (S-132).
-pub const VERSION: &str = "onehop node agent, layout 2";
+pub const VERSION: &str = "onehop node agent, layout 3";
 /// Remembers by which uplink a connection came (S-404); does nothing while there is one uplink (S-402).
 pub const UPLINK_MARK: &str = "uplink-mark";
 
@@ -34,12 +34,52 @@ pub struct Options {
     pub masquerade_mark: u32,
     /// Masquerade all `ClusterIP` traffic (S-60).
     pub masquerade_all: bool,
-    /// Pod ranges of the detector (S-61); none of a family: no detector there (S-60).
-    pub pod_cidrs: Vec<IpNet>,
+    /// How pods are told from others.
+    pub detector: Detector,
     /// Whether kube-proxy runs on this node too; decides where the checks stand (S-128).
     pub beside_kube_proxy: bool,
+    /// Whether chains of a kube-proxy in an iptables mode are left, before which ours have to decide (S-127).
+    pub before_iptables: bool,
     /// Ranges in which an address that is no `ClusterIP` is dropped (S-26); only ever filled when alone.
     pub service_cidrs: Vec<IpNet>,
+}
+
+/// How the source of a packet is known to be a pod (S-61).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Detector {
+    /// Its address lies in one of these; none of a family: no detector there (S-60).
+    Ranges(Vec<IpNet>),
+    /// Its address lies in a range of the own Node object, which is followed.
+    NodeRanges(Vec<IpNet>),
+    /// It comes by this bridge.
+    Bridge(String),
+    /// It comes by an interface whose name begins so.
+    Prefix(String),
+}
+
+/// What the static part takes from objects, and follows live.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ranges {
+    /// Ranges of the cluster's virtual addresses (S-26).
+    pub service_cidrs: Vec<IpNet>,
+    /// Ranges of the own Node's pods.
+    pub node_pod_cidrs: Vec<IpNet>,
+}
+
+impl Options {
+    /// The options where these are the ranges.
+    #[must_use]
+    pub fn with(&self, ranges: &Ranges) -> Self {
+        let detector = match &self.detector {
+            Detector::NodeRanges(_) => Detector::NodeRanges(ranges.node_pod_cidrs.clone()),
+            other => other.clone(),
+        };
+        Self {
+            detector,
+            service_cidrs: ranges.service_cidrs.clone(),
+            ..self.clone()
+        }
+    }
 }
 
 /// Sets and chains with rules, in the order in which they are made.
@@ -51,8 +91,10 @@ pub struct Layout {
     pub table: Table,
     /// All sets and maps.
     pub sets: Vec<Set>,
-    /// All chains but the classes. Regular ones come first.
+    /// All chains but those made on demand. Regular ones come first.
     pub chains: Vec<(Chain, Vec<Rule>)>,
+    /// What it was made from; chains made on demand need it too.
+    pub options: Options,
 }
 
 /// nft's word for a family.
@@ -73,7 +115,6 @@ impl Layout {
     pub fn new(family: Family, options: &Options) -> Self {
         let rules = Rules { family, options };
         let mut sets: Vec<Set> = SetId::ALL.iter().map(|id| id.declaration(family)).collect();
-        sets.extend(affinity_maps(family));
         sets.extend(guard::own_sets(family));
         let mut chains = rules.regular_chains();
         chains.extend(rules.base_chains());
@@ -83,33 +124,21 @@ impl Layout {
             table: table(family),
             sets,
             chains,
+            options: options.clone(),
         }
     }
 }
 
-/// Maps of 12.3 that only session affinity fills (S-225, S-211).
-fn affinity_maps(family: Family) -> Vec<Set> {
-    let frontend = [address(family), FieldType::PROTO, FieldType::PORT];
-    let nodeport = [FieldType::PROTO, FieldType::PORT];
-    vec![
-        Set::new("affinity", &frontend).vmap(),
-        Set::new("affinity-local", &frontend).vmap(),
-        Set::new("affinity-nodeports", &nodeport).vmap(),
-        Set::new("affinity-nodeports-local", &nodeport).vmap(),
-        Set::new("affinity-record", &frontend).vmap(),
-    ]
-}
-
 /// Builds the rules of one family.
-struct Rules<'a> {
-    family: Family,
-    options: &'a Options,
+pub(super) struct Rules<'a> {
+    pub(super) family: Family,
+    pub(super) options: &'a Options,
 }
 
 /// What differs between frontends and node ports in otherwise equal chains.
 struct ByKey {
     key: &'static [Field],
-    affinity: &'static str,
+    affinity: SetId,
     verdicts: SetId,
 }
 
@@ -151,7 +180,7 @@ impl Rules<'_> {
                 "external-client",
                 self.external_client(&ByKey {
                     key: &K,
-                    affinity: "affinity-local",
+                    affinity: SetId::AffinityLocal,
                     verdicts: SetId::ServiceIpsLocal,
                 }),
             ),
@@ -159,7 +188,7 @@ impl Rules<'_> {
                 "external-client-nodeports",
                 self.external_client(&ByKey {
                     key: &P,
-                    affinity: "affinity-nodeports-local",
+                    affinity: SetId::AffinityNodePortsLocal,
                     verdicts: SetId::ServiceNodePortsLocal,
                 }),
             ),
@@ -187,7 +216,7 @@ impl Rules<'_> {
                 .in_set(&K, SetId::EtpLocal.name())
                 .jump("external-client"),
         );
-        rules.push(self.rule().vmap(&K, "affinity"));
+        rules.push(self.rule().vmap(&K, SetId::Affinity.name()));
         rules.push(self.rule().vmap(&K, SetId::ServiceIps.name()));
         rules.push(
             self.rule()
@@ -205,11 +234,40 @@ impl Rules<'_> {
         if self.options.masquerade_all {
             return Some(self.mark(to_cluster_ip));
         }
-        let mut pods = self.of_family(&self.options.pod_cidrs).peekable();
-        pods.peek()?;
-        Some(self.mark(pods.fold(to_cluster_ip, |rule, (net, prefix)| {
-            rule.not_saddr(net, prefix)
-        })))
+        let from_outside = match &self.options.detector {
+            Detector::Ranges(ranges) | Detector::NodeRanges(ranges) => {
+                let mut pods = self.of_family(ranges).peekable();
+                pods.peek()?;
+                pods.fold(to_cluster_ip, |rule, (net, prefix)| {
+                    rule.not_saddr(net, prefix)
+                })
+            }
+            Detector::Bridge(name) => to_cluster_ip.not_iifname(name),
+            Detector::Prefix(prefix) => to_cluster_ip.not_iifname(&format!("{prefix}*")),
+        };
+        Some(self.mark(from_outside))
+    }
+
+    /// Rules, to be ended, that match what comes from a pod (S-63 a): by the interfaces to this node's pods, whatever
+    /// their addresses (S-64), and by the detector. A pod's address that comes in by an uplink is a pod of another
+    /// node, which is an outside client here (S-65): passed on untranslated, the fabric's source check would drop it.
+    pub(super) fn pods_only(&self) -> Vec<Rule> {
+        let by_interface = [Field::IifName];
+        let near = self
+            .rule()
+            .in_set(&by_interface, SetId::PodInterfaces.name());
+        let mut pods = vec![near];
+        match &self.options.detector {
+            Detector::Ranges(ranges) | Detector::NodeRanges(ranges) => {
+                let inward = || self.rule().not_in_set(&by_interface, SetId::Uplinks.name());
+                let rules = self.of_family(ranges);
+                pods.extend(rules.map(|(net, prefix)| inward().saddr(net, prefix)));
+            }
+            // The wildcard needs the name: an index would match one interface only (S-61).
+            Detector::Bridge(name) => pods.push(self.rule().iifname(name)),
+            Detector::Prefix(prefix) => pods.push(self.rule().iifname(&format!("{prefix}*"))),
+        }
+        pods
     }
 
     fn nodeports(&self) -> Vec<Rule> {
@@ -218,19 +276,16 @@ impl Rules<'_> {
             self.rule()
                 .in_set(&P, SetId::EtpLocalNodePorts.name())
                 .jump("external-client-nodeports"),
-            self.rule().vmap(&P, "affinity-nodeports"),
+            self.rule().vmap(&P, SetId::AffinityNodePorts.name()),
             self.rule().vmap(&P, SetId::ServiceNodePorts.name()),
         ]
     }
 
     /// S-63 in its order: pods, this node, everybody else. The last rule leaves the packet to the checks of S-221.
     fn external_client(&self, by: &ByKey) -> Vec<Rule> {
-        let pods = self
-            .of_family(&self.options.pod_cidrs)
-            .map(|(net, prefix)| self.rule().saddr(net, prefix).ret());
-        let mut rules: Vec<Rule> = pods.collect();
+        let mut rules: Vec<Rule> = self.pods_only().into_iter().map(Rule::ret).collect();
         rules.push(self.mark(self.rule().saddr_is_local()).ret());
-        rules.push(self.rule().vmap(by.key, by.affinity));
+        rules.push(self.rule().vmap(by.key, by.affinity.name()));
         rules.push(self.rule().vmap(by.key, by.verdicts.name()));
         rules.push(self.rule().accept());
         rules
@@ -282,7 +337,7 @@ impl Rules<'_> {
             Field::L4Proto,
             Field::CtDport(original),
         ];
-        vec![self.rule().vmap(&key, "affinity-record")]
+        vec![self.rule().vmap(&key, SetId::AffinityRecord.name())]
     }
 
     fn base_chains(&self) -> Vec<(Chain, Vec<Rule>)> {
@@ -291,6 +346,11 @@ impl Rules<'_> {
             (-115, -95)
         } else {
             (0, 0)
+        };
+        let translation = if self.options.before_iptables {
+            -101
+        } else {
+            -100
         };
         let ranges = || vec![self.new_only().jump("source-ranges")];
         let services = || vec![self.rule().jump("services")];
@@ -313,11 +373,11 @@ impl Rules<'_> {
                 ranges(),
             ),
             (
-                Chain::base("nat-prerouting", nat, Hook::Prerouting, -100),
+                Chain::base("nat-prerouting", nat, Hook::Prerouting, translation),
                 [vec![guard::enter(self.family)], services()].concat(),
             ),
             (
-                Chain::base("nat-output", nat, Hook::Output, -100),
+                Chain::base("nat-output", nat, Hook::Output, translation),
                 services(),
             ),
             (
@@ -364,5 +424,118 @@ impl Rules<'_> {
                 .set_mark(!bit, 0)
                 .masquerade(NAT_FULLY_RANDOM),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onehop_nft::Expr;
+    use onehop_nft::expr::LookupTo;
+
+    use super::*;
+    use crate::table::affinity::{List, Record, Recorder, Sticky, StickyPort};
+    use crate::table::class;
+    use crate::table::demand::OnDemand;
+    use crate::table::element::ClassKind;
+
+    fn options() -> Options {
+        Options {
+            masquerade_mark: 0x4000,
+            masquerade_all: false,
+            detector: Detector::Ranges(
+                ["10.244.0.0/16", "fd00:244::/32"]
+                    .map(|net| net.parse().expect("a range"))
+                    .to_vec(),
+            ),
+            beside_kube_proxy: false,
+            before_iptables: false,
+            service_cidrs: vec!["10.96.0.0/16".parse().expect("a range")],
+        }
+    }
+
+    /// Every rule that we ever write.
+    fn all_rules(family: Family) -> Vec<(String, Rule)> {
+        let options = options();
+        let layout = Layout::new(family, &options);
+        let named = |name: &str, rules: &[Rule]| {
+            let rules = rules.iter().cloned();
+            rules
+                .map(|rule| (name.to_owned(), rule))
+                .collect::<Vec<_>>()
+        };
+        let fixed = layout
+            .chains
+            .iter()
+            .flat_map(|(chain, rules)| named(&chain.name, rules));
+        let port = StickyPort::of(
+            &onehop_core::id::ServiceKey::new("default", "web"),
+            &onehop_core::id::PortKey::new("", onehop_core::id::Protocol::Tcp),
+        );
+        let record = |by| {
+            OnDemand::Record(Record {
+                by,
+                port,
+                seconds: 60,
+            })
+        };
+        let made = class::in_store()
+            .map(|(kind, count)| OnDemand::Class(kind, count))
+            .chain([List::Cluster, List::Local].map(|list| OnDemand::Sticky(Sticky { list, port })))
+            .chain([
+                record(Recorder::List(List::Local)),
+                record(Recorder::ByClient),
+            ]);
+        let made = made.flat_map(|chain| named(&chain.name(), &chain.rules(family, &options)));
+        fixed.chain(made).collect()
+    }
+
+    #[test]
+    fn s203_no_rule_has_more_than_one_map_lookup_and_no_result_of_one_is_a_key() {
+        for family in Family::ALL {
+            for (chain, rule) in all_rules(family) {
+                let maps = rule.exprs().iter().filter(|expr| {
+                    let verdict =
+                        |to: &LookupTo| !matches!(to, LookupTo::Match | LookupTo::NoMatch);
+                    matches!(expr, Expr::Lookup { to, .. } if verdict(to))
+                });
+                assert!(maps.count() <= 1, "{chain}: {rule:?}");
+                let looked_up = rule.exprs().iter().position(|expr| {
+                    matches!(
+                        expr,
+                        Expr::Lookup {
+                            to: LookupTo::Register(_),
+                            ..
+                        }
+                    )
+                });
+                let after = looked_up.map_or(&[][..], |at| &rule.exprs()[at + 1..]);
+                let again = |expr: &Expr| matches!(expr, Expr::Lookup { .. } | Expr::Dynset { .. });
+                assert!(!after.iter().any(again), "{chain}: {rule:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn s246_a_packet_that_finds_no_slot_in_its_class_is_dropped() {
+        for family in Family::ALL {
+            for kind in [ClassKind::N, ClassKind::L, ClassKind::Np, ClassKind::Npl] {
+                let rules = class::rules(family, kind, 3);
+                let last = rules.last().expect("rules").exprs();
+                let drop = Expr::Verdict(onehop_nft::Verdict::Drop);
+                assert_eq!(last, [drop], "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn s232_what_is_translated_is_no_business_of_the_empty_lists() {
+        let layout = Layout::new(Family::V4, &options());
+        let (_, rules) = layout
+            .chains
+            .iter()
+            .find(|(chain, _)| chain.name == "no-endpoints")
+            .expect("the chain");
+        let first = rules.first().expect("a rule");
+        assert_eq!(*first, Rule::ip().ct_status(CT_STATUS_DNAT, true).ret());
     }
 }

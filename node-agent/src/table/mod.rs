@@ -1,7 +1,9 @@
 //! Our two nftables tables: vocabulary of elements, layout of section 12, encoding.
 //! Called by compile (vocabulary) and commit (all of it).
 
+pub mod affinity;
 pub mod class;
+pub mod demand;
 pub mod element;
 pub mod guard;
 pub mod layout;

@@ -8,7 +8,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use onehop_core::time::Time;
 use onehop_nft::{Element, ElementData, FieldType, Set, SetInfo, Value};
 
-use super::class;
+use crate::claims::Front;
+
+use super::demand::OnDemand;
 use super::element::{
     Data, Family, Frontend, InterfaceName, Key, MAX_UPLINK, Protocol, SetId, Side, UplinkNumber,
     Verdict,
@@ -46,7 +48,8 @@ enum DataKind {
 
 impl SetId {
     /// All of them, in the order in which they are declared and committed: slots come before the verdicts that use them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 35] = [
+        Self::PodInterfaces,
         Self::UplinkMarks,
         Self::UplinkAddresses,
         Self::Inside,
@@ -64,6 +67,11 @@ impl SetId {
         Self::NoEndpointNodePorts,
         Self::EtpLocal,
         Self::EtpLocalNodePorts,
+        Self::AffinityRecord,
+        Self::AffinityLocal,
+        Self::AffinityNodePortsLocal,
+        Self::Affinity,
+        Self::AffinityNodePorts,
         Self::ServiceIpsLocal,
         Self::ServiceNodePortsLocal,
         Self::ServiceIps,
@@ -99,6 +107,12 @@ impl SetId {
             Self::Hairpin => "hairpin",
             Self::SourceGuarded => "source-guarded",
             Self::SourceAllow => "source-allow",
+            Self::Affinity => "affinity",
+            Self::AffinityLocal => "affinity-local",
+            Self::AffinityNodePorts => "affinity-nodeports",
+            Self::AffinityNodePortsLocal => "affinity-nodeports-local",
+            Self::AffinityRecord => "affinity-record",
+            Self::PodInterfaces => "pod-interfaces",
             Self::Uplinks => "uplinks",
             Self::UplinkMarks => "uplink-marks",
             Self::UplinkAddresses => "uplink-addresses",
@@ -122,17 +136,22 @@ impl SetId {
                 (KeyKind::Frontend, DataKind::None)
             }
             Self::MasqNodePorts | Self::EtpLocalNodePorts => (KeyKind::NodePort, DataKind::None),
-            Self::ServiceIps | Self::ServiceIpsLocal | Self::NoEndpointServices => {
-                (KeyKind::Frontend, DataKind::Verdict)
-            }
-            Self::ServiceNodePorts | Self::ServiceNodePortsLocal | Self::NoEndpointNodePorts => {
-                (KeyKind::NodePort, DataKind::Verdict)
-            }
+            Self::ServiceIps
+            | Self::ServiceIpsLocal
+            | Self::NoEndpointServices
+            | Self::Affinity
+            | Self::AffinityLocal
+            | Self::AffinityRecord => (KeyKind::Frontend, DataKind::Verdict),
+            Self::ServiceNodePorts
+            | Self::ServiceNodePortsLocal
+            | Self::NoEndpointNodePorts
+            | Self::AffinityNodePorts
+            | Self::AffinityNodePortsLocal => (KeyKind::NodePort, DataKind::Verdict),
             Self::Endpoints | Self::GuardEndpoints => (KeyKind::FrontendSlot, DataKind::Target),
             Self::NodePortEndpoints => (KeyKind::NodePortSlot, DataKind::Target),
             Self::Hairpin => (KeyKind::Pair, DataKind::None),
             Self::SourceAllow => (KeyKind::Range, DataKind::None),
-            Self::Uplinks => (KeyKind::Interface, DataKind::None),
+            Self::Uplinks | Self::PodInterfaces => (KeyKind::Interface, DataKind::None),
             Self::UplinkMarks => (KeyKind::Interface, DataKind::Verdict),
             Self::UplinkAddresses => (KeyKind::Addr, DataKind::Verdict),
             Self::Inside => (KeyKind::Edge, DataKind::None),
@@ -219,6 +238,21 @@ impl SetId {
             _ => return None,
         };
         Some((key, data))
+    }
+}
+
+/// The frontend that is the key of an element of another proxy's maps, which have keys like ours.
+pub fn frontend_of(family: Family, element: &Element) -> Option<Front> {
+    let v6 = family == Family::V6;
+    let kind = match element.key.as_slice().len() {
+        8 => KeyKind::NodePort,
+        12 | 24 => KeyKind::Frontend,
+        _ => return None,
+    };
+    match decode_key(kind, v6, element)? {
+        Key::Frontend(frontend) => Some(Front::Vip(frontend)),
+        Key::NodePort { protocol, port } => Some(Front::NodePort(family, protocol, port)),
+        _ => None,
     }
 }
 
@@ -395,7 +429,8 @@ fn prefix_of(first: IpAddr, last: IpAddr) -> Option<IpNet> {
     ((net.network(), net.broadcast()) == (first, last)).then_some(net)
 }
 
-fn decode_target(family: Family, value: &Value) -> Option<SocketAddr> {
+/// The endpoint that a value stands for.
+pub(super) fn decode_target(family: Family, value: &Value) -> Option<SocketAddr> {
     let v6 = family == Family::V6;
     Some(SocketAddr::new(
         value.addr_at(0, v6)?,
@@ -407,7 +442,11 @@ fn encode_verdict(verdict: Verdict) -> onehop_nft::Verdict {
     match verdict {
         Verdict::Drop => onehop_nft::Verdict::Drop,
         Verdict::Reject => onehop_nft::Verdict::Goto(REJECT_CHAIN.to_owned()),
-        Verdict::Class(kind, count) => onehop_nft::Verdict::Goto(class::name(kind, count)),
+        Verdict::Class(kind, count) => {
+            onehop_nft::Verdict::Goto(OnDemand::Class(kind, count).name())
+        }
+        Verdict::Sticky(sticky) => onehop_nft::Verdict::Jump(sticky.chain_name()),
+        Verdict::Record(record) => onehop_nft::Verdict::Goto(record.chain_name()),
         Verdict::DeadSteered => onehop_nft::Verdict::Goto(DEAD_STEERED.to_owned()),
         Verdict::DeadRefused => onehop_nft::Verdict::Goto(DEAD_REFUSED.to_owned()),
         Verdict::MarkUplink(number) => onehop_nft::Verdict::Goto(mark_uplink(number)),
@@ -421,11 +460,17 @@ fn decode_verdict(verdict: &onehop_nft::Verdict) -> Option<Verdict> {
         onehop_nft::Verdict::Goto(chain) if chain == REJECT_CHAIN => Some(Verdict::Reject),
         onehop_nft::Verdict::Goto(chain) if chain == DEAD_STEERED => Some(Verdict::DeadSteered),
         onehop_nft::Verdict::Goto(chain) if chain == DEAD_REFUSED => Some(Verdict::DeadRefused),
-        onehop_nft::Verdict::Goto(chain) => {
-            let class = class::parse(chain).map(|(kind, count)| Verdict::Class(kind, count));
-            class.or_else(|| uplink(chain, mark_uplink).map(Verdict::MarkUplink))
-        }
-        onehop_nft::Verdict::Jump(chain) => uplink(chain, to_uplink).map(Verdict::ToUplink),
+        onehop_nft::Verdict::Goto(chain) => match OnDemand::parse(chain) {
+            Some(OnDemand::Class(kind, count)) => Some(Verdict::Class(kind, count)),
+            Some(OnDemand::Record(record)) => Some(Verdict::Record(record)),
+            Some(OnDemand::Sticky(_)) => None,
+            None => uplink(chain, mark_uplink).map(Verdict::MarkUplink),
+        },
+        onehop_nft::Verdict::Jump(chain) => match OnDemand::parse(chain) {
+            Some(OnDemand::Sticky(sticky)) => Some(Verdict::Sticky(sticky)),
+            Some(OnDemand::Class(..) | OnDemand::Record(_)) => None,
+            None => uplink(chain, to_uplink).map(Verdict::ToUplink),
+        },
         _ => None,
     }
 }

@@ -55,6 +55,8 @@ pub fn lists(node: NodeView) -> Vec<Change> {
         Change::Node(Step::ListEnds),
         Change::Targets(Step::ListStarts),
         Change::Targets(Step::ListEnds),
+        Change::ServiceCidr(Step::ListStarts),
+        Change::ServiceCidr(Step::ListEnds),
     ]
 }
 
@@ -203,4 +205,30 @@ fn object(name: &str) -> ObjectKey {
         namespace: "default".to_owned(),
         name: name.to_owned(),
     }
+}
+
+/// A slice of ready endpoints at the addresses 10.0.0.0 + n.
+pub fn put_addresses(name: &str, service: &str, numbers: impl Iterator<Item = u32>) -> Change {
+    let endpoints = numbers.map(|n| api::Endpoint {
+        addresses: vec![std::net::Ipv4Addr::from(0x0a00_0000 + n).to_string()],
+        ..api::Endpoint::default()
+    });
+    let slice = api::EndpointSlice {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some("default".to_owned()),
+            labels: Some([("kubernetes.io/service-name".to_owned(), service.to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        address_type: "IPv4".to_owned(),
+        endpoints: endpoints.collect(),
+        ports: Some(vec![api::EndpointPort {
+            name: Some(String::new()),
+            port: Some(8080),
+            protocol: Some("TCP".to_owned()),
+            ..api::EndpointPort::default()
+        }]),
+    };
+    let slice = Slice::read(&slice).expect("a slice").0;
+    Change::Slice(Step::Apply(object(name), slice))
 }

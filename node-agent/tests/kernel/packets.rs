@@ -318,7 +318,7 @@ fn s48_s55_nobody_anywhere_is_refused_and_nobody_here_is_silent() {
             ErrorKind::ConnectionRefused,
             "S-48 {name}"
         );
-        // S-25: a port that the Service does not have.
+        // S-25, DI-58: a port that the Service does not have.
         assert_eq!(
             tcp(from, vip(82)),
             ErrorKind::ConnectionRefused,
@@ -453,6 +453,7 @@ fn s70_a_source_outside_the_ranges_is_dropped() {
             .unwrap_err()
             .kind(),
         ErrorKind::TimedOut,
+        // DI-34, DI-35: before translation, and at once.
         "S-71"
     );
     world.a.hold(pod);

@@ -4,12 +4,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
+use onehop_core::id::{PortKey, PortName, ServiceKey};
 use onehop_core::time::Time;
+use onehop_node_agent::table::affinity::{List, Record, Recorder, Sticky, StickyPort};
 use onehop_node_agent::table::element::{
     ClassKind, Data, Elements, Family, Frontend, InterfaceName, Key, LOCAL_SCOPE, Protocol, SetId,
     Side, Verdict,
 };
-use onehop_node_agent::table::layout::Options;
+use onehop_node_agent::table::layout::{Detector, Options};
 
 /// Runs the test on a thread in a fresh network namespace.
 pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
@@ -37,11 +39,12 @@ pub(crate) fn options() -> Options {
     Options {
         masquerade_mark: 0x4000,
         masquerade_all: false,
-        pod_cidrs: vec![
+        detector: Detector::Ranges(vec![
             "10.244.0.0/16".parse().unwrap(),
             "fd00:244::/32".parse().unwrap(),
-        ],
+        ]),
         beside_kube_proxy: true,
+        before_iptables: false,
         service_cidrs: Vec::new(),
     }
 }
@@ -214,6 +217,44 @@ pub(crate) fn guarded() -> Elements {
     all
 }
 
+/// Affinity of a frontend and a node port with policy Local.
+fn affinity(family: Family, frontend: Frontend, node: IpAddr) -> Elements {
+    let port = PortKey::new(PortName::new("http"), Protocol::Tcp);
+    let port = StickyPort::of(&ServiceKey::new("default", "web"), &port);
+    let sticky = |list| Verdict::Sticky(Sticky { list, port });
+    let record = Verdict::Record(Record {
+        by: Recorder::ByClient,
+        port,
+        seconds: 10_800,
+    });
+    let protocol = Protocol::Tcp;
+    let node_port = Key::NodePort {
+        protocol,
+        port: 30_080,
+    };
+    let at_node = Key::Frontend(Frontend {
+        address: node,
+        protocol,
+        port: 30_080,
+    });
+    let frontend = Key::Frontend(frontend);
+    [
+        (SetId::Affinity, frontend, sticky(List::Cluster)),
+        (SetId::AffinityLocal, frontend, sticky(List::Local)),
+        (SetId::AffinityNodePorts, node_port, sticky(List::Cluster)),
+        (
+            SetId::AffinityNodePortsLocal,
+            node_port,
+            sticky(List::Local),
+        ),
+        (SetId::AffinityRecord, frontend, record),
+        (SetId::AffinityRecord, at_node, record),
+    ]
+    .into_iter()
+    .map(|(set, key, verdict)| ((family, set, key), Some(Data::Verdict(verdict))))
+    .collect()
+}
+
 /// Every kind of element in both families.
 pub(crate) fn representative() -> Elements {
     let mut all = Elements::new();
@@ -285,6 +326,14 @@ pub(crate) fn representative() -> Elements {
             ),
         ] {
             all.insert((family, set, key), data);
+        }
+        all.extend(affinity(family, external, addr(node)));
+        for (set, name) in [
+            (SetId::Uplinks, "eth0"),
+            (SetId::PodInterfaces, "cali0123456789a"),
+        ] {
+            let name = InterfaceName::new(name).unwrap();
+            all.insert((family, set, Key::Interface(name)), None);
         }
     }
     all

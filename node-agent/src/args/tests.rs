@@ -1,0 +1,123 @@
+//! Flags and what they resolve to.
+
+use super::*;
+
+fn parse(flags: &[&str]) -> Args {
+    Args::try_parse_from(
+        ["onehop-node-agent", "--node-name", "N1"]
+            .iter()
+            .chain(flags),
+    )
+    .expect("flags parse")
+}
+
+fn ports(binds: &[SocketAddr]) -> Vec<u16> {
+    binds.iter().map(SocketAddr::port).collect()
+}
+
+#[test]
+fn s129_ports_follow_the_way_to_run() {
+    // S-311, S-310
+    let beside = parse(&[]).resolve().expect("resolves");
+    assert_eq!(
+        (ports(&beside.health_binds), ports(&beside.metrics_binds)),
+        (vec![10356], vec![10349])
+    );
+    let replace = parse(&["--mode", "replace"]).resolve().expect("resolves");
+    assert_eq!(
+        (ports(&replace.health_binds), ports(&replace.metrics_binds)),
+        (vec![10356, 10256], vec![10249])
+    );
+}
+
+#[test]
+fn s303_upstream_names_and_defaults() {
+    let config = parse(&[
+        "--cluster-cidr=10.244.0.0/16,fd00::/56",
+        "--proxy-mode=nftables",
+    ])
+    .resolve()
+    .expect("resolves");
+    assert!(matches!(&config.detector, Detector::Ranges(ranges) if ranges.len() == 2));
+    assert_eq!(config.masquerade_mark, 0x4000);
+    assert!(!config.masquerade_all);
+    assert_eq!(config.node, NodeName::from("n1"));
+    assert_eq!(
+        parse(&["--proxy-mode=nftables"]).unused.given(),
+        ["--proxy-mode"]
+    );
+}
+
+#[test]
+fn s305_own_flags_have_defaults_and_what_is_wrong_is_named() {
+    let config = parse(&[]).resolve().expect("resolves");
+    assert_eq!(config.mode, Mode::Beside);
+    assert_eq!(config.proxy_name, "onehop");
+    assert!(!config.override_kube_proxy && config.node_file.is_none());
+    assert_eq!(
+        config.settings.reserved_ports,
+        Some((30_000, 32_767)),
+        "S-34: on by default"
+    );
+    let config = parse(&[
+        "--service-proxy-name=other",
+        "--override-kube-proxy",
+        "--node-file=/var/lib/onehop/node.json",
+        "--reserve-node-ports=",
+        "--conntrack-tcp-be-liberal=true",
+    ]);
+    let config = config.resolve().expect("resolves");
+    assert_eq!(config.proxy_name, "other");
+    assert!(config.override_kube_proxy && config.node_file.is_some());
+    assert_eq!(config.settings.reserved_ports, None);
+    assert_eq!(config.settings.liberal, Liberal::On, "S-97");
+    let wrong = parse(&["--reserve-node-ports=40000-30000"])
+        .resolve()
+        .unwrap_err();
+    assert!(wrong.to_string().contains("40000-30000"), "{wrong}");
+}
+
+#[test]
+fn s61_detectors_are_chosen_by_flag_and_need_what_they_look_for() {
+    let of = |flags: &[&str]| parse(flags).resolve().map(|config| config.detector);
+    let mode = |mode: &str| format!("--detect-local-mode={mode}");
+    assert_eq!(
+        of(&[&mode("NodeCIDR")]),
+        Ok(Detector::NodeRanges(Vec::new()))
+    );
+    assert_eq!(
+        of(&[&mode("BridgeInterface"), "--pod-bridge-interface=cni0"]),
+        Ok(Detector::Bridge("cni0".to_owned()))
+    );
+    assert_eq!(
+        of(&[
+            &mode("InterfaceNamePrefix"),
+            "--pod-interface-name-prefix=veth"
+        ]),
+        Ok(Detector::Prefix("veth".to_owned()))
+    );
+    for missing in ["BridgeInterface", "InterfaceNamePrefix"] {
+        let error = of(&[&mode(missing)]).unwrap_err();
+        assert!(error.to_string().contains("--pod-"), "{error}");
+    }
+}
+
+#[test]
+fn s27_nodeport_addresses() {
+    let of = |flags: &[&str]| {
+        parse(flags)
+            .resolve()
+            .map(|config| config.nodeport_addresses)
+    };
+    assert_eq!(of(&[]), Ok(NodePortAddresses::Primary));
+    assert_eq!(
+        of(&["--nodeport-addresses=all"]),
+        Ok(NodePortAddresses::All)
+    );
+    let ranges = of(&["--nodeport-addresses=10.0.0.0/8,fd00::/8"]).expect("ranges");
+    assert!(matches!(ranges, NodePortAddresses::Ranges(ranges) if ranges.len() == 2));
+    assert_eq!(
+        of(&["--nodeport-addresses=primary,10.0.0.0/8"]),
+        Err(ArgsError::NodePortAddresses("primary".into()))
+    );
+}

@@ -1,0 +1,195 @@
+//! Looks at who else programs nftables on this node: kube-proxy's tables, who commits to them and who answers its health
+//! port, and hands of others on our own tables. No decision is made here; `peer` and the app have those.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use onehop_nft::{DumpError, Event, Events, Socket, Table};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::args::KUBE_PROXY_HEALTH_PORT;
+use crate::claims::Front;
+use crate::http::SERVER;
+use crate::peer::Sighting;
+use crate::table::element::Family;
+use crate::table::layout::{self, nft_family};
+use crate::table::set::frontend_of;
+
+/// Name of kube-proxy's tables.
+const TABLE: &str = "kube-proxy";
+/// Its maps whose keys are frontends.
+const MAPS: [&str; 3] = ["service-ips", "service-nodeports", "no-endpoint-services"];
+/// A look without an event.
+const EVERY: Duration = Duration::from_secs(30);
+/// After an event, until its commit is complete and what follows at once has come.
+const SETTLE: Duration = Duration::from_millis(200);
+/// How long the health port may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// kube-proxy's table of a family.
+pub fn table(family: Family) -> Table {
+    Table::new(nft_family(family), TABLE)
+}
+
+/// Sees kube-proxy's tables from a socket of its own.
+#[derive(Debug)]
+pub struct Watcher {
+    socket: Socket,
+    events: Events,
+    /// Netlink port of our writer where the tables are not owned: others may change them there (S-260).
+    writer: Option<u32>,
+}
+
+/// What was told while nothing was looked at.
+#[derive(Debug, Default)]
+struct Told {
+    committed: bool,
+    tampered: Option<String>,
+}
+
+impl Watcher {
+    /// In the network namespace of the caller; commits from now on are noticed. `writer` is the netlink port of the
+    /// socket that writes our tables, if others can change them.
+    pub fn open(writer: Option<u32>) -> io::Result<Self> {
+        Ok(Self {
+            events: Events::open()?,
+            socket: Socket::open()?,
+            writer,
+        })
+    }
+
+    /// One look.
+    pub fn look(&mut self, committed: bool) -> Result<Sighting, DumpError> {
+        let all = self.socket.tables()?;
+        let held: Vec<Table> = Family::ALL
+            .map(table)
+            .into_iter()
+            .filter(|table| all.iter().any(|info| info.table == *table))
+            .collect();
+        let mut fronts = BTreeSet::new();
+        for family in Family::ALL {
+            if held.contains(&table(family)) {
+                self.fronts(family, &mut fronts)?;
+            }
+        }
+        Ok(Sighting {
+            answers: port_is_answered_by_another(),
+            committed,
+            tampered: None,
+            tables: !held.is_empty(),
+            iptables: self.has_iptables_chains()?,
+            fronts,
+        })
+    }
+
+    fn fronts(&mut self, family: Family, fronts: &mut BTreeSet<Front>) -> Result<(), DumpError> {
+        for map in MAPS {
+            match self.socket.elements(&table(family), map) {
+                Ok(elements) => {
+                    fronts.extend(elements.iter().filter_map(|one| frontend_of(family, one)));
+                }
+                // Not every version has every map.
+                Err(DumpError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// By `iptables-nft`; chains of the legacy tables are in no nftables table.
+    pub fn has_iptables_chains(&mut self) -> Result<bool, DumpError> {
+        for family in Family::ALL {
+            let chains = match self.socket.chains(&Table::new(nft_family(family), "nat")) {
+                Ok(chains) => chains,
+                Err(DumpError::NotFound) => continue,
+                Err(error) => return Err(error),
+            };
+            if chains.iter().any(|chain| chain.name == "KUBE-SERVICES") {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Tells of every change, from a thread of its own that ends with the receiver.
+    pub fn spawn(mut self, sightings: UnboundedSender<Sighting>) -> io::Result<()> {
+        let work = move || {
+            loop {
+                let told = match self.wait() {
+                    Ok(told) => told,
+                    Err(error) => {
+                        tracing::error!(%error, "cannot follow changes of nftables any more");
+                        return;
+                    }
+                };
+                let sighting = match self.look(told.committed) {
+                    Ok(sighting) => Sighting {
+                        tampered: told.tampered,
+                        ..sighting
+                    },
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot look at the tables of kube-proxy");
+                        continue;
+                    }
+                };
+                if sightings.send(sighting).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("kube-proxy".to_owned())
+            .spawn(work)
+            .map(drop)
+    }
+
+    /// Until kube-proxy's tables or ours were changed, or for long enough.
+    fn wait(&mut self) -> io::Result<Told> {
+        let (mut wait, mut foreign) = (EVERY, false);
+        let mut told = Told::default();
+        while let Some(event) = self.events.wait(wait)? {
+            match event {
+                Event::Changed { table, port_id } => {
+                    told.committed |= table.name == TABLE;
+                    foreign |= self.writer.is_some_and(|own| own != port_id) && is_ours(&table);
+                }
+                // Ours are mended at once (S-261).
+                Event::Committed { process, .. } if foreign => {
+                    told.tampered = Some(process.unwrap_or_default());
+                    return Ok(told);
+                }
+                Event::Committed { .. } => {}
+                // Nothing is known of who did what, so it is no sign of a living kube-proxy; a look follows.
+                Event::Lost => {
+                    told.tampered = self.writer.map(|_| "lost notifications".to_owned());
+                    return Ok(told);
+                }
+            }
+            if told.committed {
+                wait = SETTLE;
+            }
+        }
+        Ok(told)
+    }
+}
+
+fn is_ours(changed: &Table) -> bool {
+    Family::ALL.map(layout::table).contains(changed)
+}
+
+/// Whether kube-proxy's health port is answered, and not by an agent: those say who they are.
+fn port_is_answered_by_another() -> bool {
+    let ask = || -> io::Result<String> {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, KUBE_PROXY_HEALTH_PORT));
+        let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = Vec::new();
+        stream.take(4096).read_to_end(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    ask().is_ok_and(|answer| answer.starts_with("HTTP/") && !answer.contains(SERVER))
+}
