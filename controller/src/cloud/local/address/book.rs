@@ -297,7 +297,10 @@ impl AddressBook {
         let mine = self
             .known
             .get(me)
-            .filter(|known| known.uses.contains_key(&address));
+            // What it is leaving it left on other terms.
+            .filter(
+                |known| matches!(known.uses.get(&address), Some(of) if of.hold == Hold::Wanted),
+            );
         let coming = match mine {
             Some(known) if known.terms == *terms => return None,
             Some(_) => Coming::Staying,

@@ -215,3 +215,19 @@ fn c12_c30_two_that_share_can_both_open_up_to_other_namespaces() {
     }
     assert_eq!(third.given(&pools, &mut book), ips(&["10.0.0.1"]), "C-30");
 }
+
+#[test]
+fn c29_who_comes_back_to_an_address_that_it_was_leaving_is_asked_like_a_new_one() {
+    let pools = [plain("a", &["10.0.0.1-10.0.0.2"])];
+    let mut book = AddressBook::default();
+    svc("a").key("k").given(&pools, &mut book);
+    let other = svc("b").key("k").port(Protocol::Tcp, 81);
+    assert_eq!(other.given(&pools, &mut book), ips(&["10.0.0.1"]));
+    let alone = svc("b").fixed(&["10.0.0.2"]);
+    alone.given(&pools, &mut book);
+    let told = svc("b").fixed(&["10.0.0.1"]).refused(&pools, &mut book);
+    assert_eq!(
+        told, "address 10.0.0.1 is held by Service shop/a",
+        "C-29, C-33"
+    );
+}
