@@ -38,7 +38,7 @@ use crate::{
     traffic::SocketSource,
 };
 use anyhow::{Context, Result};
-use e2e_cloud::Cloud;
+use e2e_cloud::{Cloud, engine::Profile};
 use e2e_fabric::{ClientNet, Drop, Fabric, FabricConfig, Netns, WorldTag};
 use e2e_kubelet::Kubelet;
 use folder::{Folder, LastWords};
@@ -158,6 +158,10 @@ pub struct WorldConfig {
     pub seed: u64,
     /// Control plane and Service proxy.
     pub cluster: Cluster,
+    /// Flags of the agents beside those that every world gives.
+    pub agent_flags: Vec<&'static str>,
+    /// How the cloud behaves, where it is not as its kind does.
+    pub profile: Option<Profile>,
     /// How many controllers there are.
     pub replicas: Replicas,
     /// Leave a folder with logs when the world does not end well.
@@ -174,6 +178,8 @@ impl Default for WorldConfig {
             cloud: CloudKind::Local,
             seed: 1,
             cluster: Cluster::default(),
+            agent_flags: Vec::new(),
+            profile: None,
             replicas: Replicas::One,
             keep_logs: true,
             progress: |_| {},

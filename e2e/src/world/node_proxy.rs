@@ -1,6 +1,6 @@
 //! The Service proxy of a node: our agent, or a real kube-proxy in its place, as a hostNetwork pod.
 
-use super::{Programs, Proxy};
+use super::{Programs, Proxy, WorldConfig};
 use crate::controlplane::{Account, ControlPlane};
 use anyhow::Result;
 use e2e_fabric::Fabric;
@@ -17,13 +17,15 @@ pub(super) fn name(proxy: Proxy, node: &str) -> String {
 }
 
 /// Its pod.
-pub(super) async fn pod(plane: &ControlPlane, proxy: Proxy, node: &str) -> Result<Value> {
+pub(super) async fn pod(plane: &ControlPlane, config: &WorldConfig, node: &str) -> Result<Value> {
+    let proxy = config.cluster.proxy;
     let container = match proxy.agent_flag() {
         Some(mode) => {
             let account = Account::NodeAgent {
                 node: node.to_owned(),
             };
-            agent(node, mode, &plane.kubeconfig(&account).await?)?
+            let kubeconfig = plane.kubeconfig(&account).await?;
+            agent(node, mode, &kubeconfig, &config.agent_flags)?
         }
         None => kube_proxy(node, &plane.kubeconfig(&Account::KubeProxy).await?),
     };
@@ -34,13 +36,23 @@ pub(super) async fn pod(plane: &ControlPlane, proxy: Proxy, node: &str) -> Resul
     }))
 }
 
-fn agent(node: &str, mode: &str, kubeconfig: &Path) -> Result<Value> {
+fn agent(node: &str, mode: &str, kubeconfig: &Path, more: &[&str]) -> Result<Value> {
     let cluster_cidr = Fabric::CLUSTER_CIDR.to_string();
     let socket = format!("@onehop-ready-{node}");
+    let kubeconfig = kubeconfig.to_string_lossy();
+    let always = [
+        ("--kubeconfig", kubeconfig.as_ref()),
+        ("--node-name", node),
+        ("--mode", mode),
+        ("--cluster-cidr", &cluster_cidr),
+        ("--ready-socket", &socket),
+    ];
+    let always = always.iter().flat_map(|(flag, value)| [*flag, *value]);
+    let args: Vec<&str> = always.chain(more.iter().copied()).collect();
     let program = Programs::of_this_build()?.path("onehop-node-agent")?;
     Ok(json!({
         "name": "agent", "image": "onehop-node-agent",
-        "args": ["--kubeconfig", kubeconfig, "--node-name", node, "--mode", mode, "--cluster-cidr", cluster_cidr, "--ready-socket", socket],
+        "args": args,
         "readinessProbe": {
             "exec": {"command": [program, "ready", "--ready-socket", socket]},
             "periodSeconds": 1,

@@ -38,9 +38,10 @@ pub(super) struct LocalCloud {
 impl LocalCloud {
     pub(super) fn start(fabric: &Fabric, clock: Clock, world: &WorldConfig) -> Result<Self> {
         let config = CloudConfig {
-            profile: match world.cloud {
-                CloudKind::Local => Profile::local(),
-                CloudKind::Aws => Profile::nlb(),
+            profile: match (&world.profile, world.cloud) {
+                (Some(profile), _) => profile.clone(),
+                (None, CloudKind::Local) => Profile::local(),
+                (None, CloudKind::Aws) => Profile::nlb(),
             },
             seed: world.seed,
             scale: Scale::new(clock.now(), 1),
@@ -109,7 +110,7 @@ pub(super) async fn nodes(start: &NodesStart<'_>) -> Result<Vec<Kubelet>> {
         };
         let node = start.fabric.add_node(name)?;
         kubelets.push(Kubelet::start(start.plane.client(), node, kubelet).await?);
-        let pod = node_proxy::pod(start.plane, config.cluster.proxy, name).await?;
+        let pod = node_proxy::pod(start.plane, config, name).await?;
         start.plane.objects.create(pod).await?;
     }
     Ok(kubelets)

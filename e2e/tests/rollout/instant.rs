@@ -1,16 +1,15 @@
 //! Pods that exit at once on SIGTERM, as most servers do, in pod mode: no new connection is lost. What such a pod had
 //! accepted ends with it, and each of these is explained.
 
-use crate::support::{WITHIN, served};
+use crate::{
+    promise::{all_released, no_new_connection_lost},
+    support::served,
+};
 use anyhow::Result;
-use kube::{Api, api::ListParams};
-use onehop_core::crd::{NodeTargets, TargetState};
 use onehop_e2e::{
     scenario::{FailureReport, Rollout},
-    traffic::Transport,
-    world::{OnTerm, ServiceManifest, World, eventually},
+    world::{OnTerm, ServiceManifest},
 };
-use std::collections::BTreeSet;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zd_t04_pods_that_exit_at_once_lose_no_new_connection_in_pod_mode() -> Result<()> {
@@ -40,12 +39,7 @@ async fn zd_t04_pods_that_exit_at_once_lose_no_new_connection_in_pod_mode() -> R
         );
     }
     // ZD-T04, ZD-104: the time between exit and guard costs a client one more SYN, and no connection.
-    let lost: Vec<&FailureReport> = report
-        .failures
-        .iter()
-        .filter(|f| f.transport == Transport::Tcp && !f.was_accepted())
-        .collect();
-    assert!(lost.is_empty(), "new connections lost: {lost:#?}");
+    no_new_connection_lost(&report);
     // ZD-T24: a datagram cannot be sent again by anybody but the client, but one sent a second later is answered.
     let late = |f: &&FailureReport| f.ms_since_sigterm.is_some_and(|ms| ms >= 1_000);
     let late: Vec<&FailureReport> = report.failures.iter().filter(late).collect();
@@ -57,36 +51,4 @@ async fn zd_t04_pods_that_exit_at_once_lose_no_new_connection_in_pod_mode() -> R
     );
     all_released(&world).await?;
     world.end().await
-}
-
-/// ZD-T01: at the end every old target is said to be released, and no guard is left.
-async fn all_released(world: &World) -> Result<()> {
-    let objects: Api<NodeTargets> = Api::all(world.kube());
-    let what = "old targets are released, and no guard is left";
-    eventually(&world.clock, what, WITHIN, async || {
-        let all = objects.list(&ListParams::default()).await;
-        let all = all.map_err(|error| error.to_string())?;
-        let installs = all.items.iter().flat_map(|o| o.spec.installs.values());
-        let targets: Vec<_> = installs.flat_map(|install| &install.targets).collect();
-        let live: BTreeSet<_> = targets
-            .iter()
-            .filter(|t| t.state == TargetState::Active)
-            .map(|t| &t.pod_uid)
-            .collect();
-        let on_the_way = |t: &&&onehop_core::crd::NodeTarget| {
-            !matches!(t.state, TargetState::Active | TargetState::Released)
-        };
-        let left: Vec<_> = targets.iter().filter(on_the_way).collect();
-        if live.len() != 4 || !left.is_empty() {
-            return Err(format!("{} live, on their way: {left:?}", live.len()));
-        }
-        for node in ["a", "b"] {
-            let rules = world.ruleset(node).map_err(|error| error.to_string())?;
-            if rules.contains("goto gl") || rules.contains("goto gr") {
-                return Err(format!("node {node} still guards"));
-            }
-        }
-        Ok(())
-    })
-    .await
 }

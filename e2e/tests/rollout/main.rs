@@ -7,5 +7,7 @@ mod graceful;
 mod guard;
 mod instant;
 mod leader_changes;
+mod promise;
 mod support;
+mod tails;
 mod unrest;
