@@ -5,6 +5,7 @@ mod assertions;
 mod aws;
 mod cloud_view;
 mod controller;
+mod family;
 mod first;
 mod folder;
 mod journal;
@@ -23,6 +24,7 @@ mod wait;
 mod witness;
 
 pub use controller::Controller;
+pub use family::Family;
 pub use first::first_answer;
 pub use journal::Journal;
 pub use lb_node::LbNode;
@@ -99,6 +101,8 @@ pub struct Cluster {
     pub proxy: Proxy,
     /// Whether Services keep our label.
     pub label: ProxyLabel,
+    /// Of which family Services are that do not say it themselves.
+    pub family: Family,
 }
 
 impl Cluster {
@@ -108,6 +112,7 @@ impl Cluster {
             back_end,
             proxy: Proxy::Beside,
             label: ProxyLabel::AsWritten,
+            family: Family::V4,
         }
     }
 
@@ -117,7 +122,14 @@ impl Cluster {
             back_end: BackEnd::Embedded,
             proxy,
             label: ProxyLabel::Removed,
+            family: Family::V4,
         }
+    }
+
+    /// The same in another family.
+    #[must_use]
+    pub const fn in_family(self, family: Family) -> Self {
+        Self { family, ..self }
     }
 
     /// The same with another proxy.
@@ -231,8 +243,10 @@ impl World {
         let plane =
             ControlPlane::start(cluster.back_end, &fabric, clock, config.seed, folder.path())
                 .await?;
-        let objects = plane.objects.clone().with_label(cluster.label);
-        objects.create(address_pool("pool", start::POOL)).await?;
+        let objects = plane.objects.clone().of(cluster);
+        objects
+            .create(address_pool("pool", &cluster.family.pool()))
+            .await?;
         (config.progress)(match cluster.back_end {
             BackEnd::Embedded => "API server with our object types",
             BackEnd::Real => {

@@ -37,7 +37,7 @@ pub(super) async fn pod(plane: &ControlPlane, config: &WorldConfig, node: &str) 
 }
 
 fn agent(node: &str, mode: &str, kubeconfig: &Path, more: &[&str]) -> Result<Value> {
-    let cluster_cidr = Fabric::CLUSTER_CIDR.to_string();
+    let cluster_cidr = cluster_cidrs();
     let socket = format!("@onehop-ready-{node}");
     let kubeconfig = kubeconfig.to_string_lossy();
     let always = [
@@ -60,12 +60,17 @@ fn agent(node: &str, mode: &str, kubeconfig: &Path, more: &[&str]) -> Result<Val
     }))
 }
 
+/// The ranges of pods, as either proxy's flag takes them.
+fn cluster_cidrs() -> String {
+    format!("{},{}", Fabric::CLUSTER_CIDR, Fabric::CLUSTER_CIDR6)
+}
+
 fn kube_proxy(node: &str, kubeconfig: &Path) -> Value {
     let flags = [
         ("proxy-mode", "nftables".to_owned()),
         ("hostname-override", node.to_owned()),
         ("kubeconfig", kubeconfig.to_string_lossy().into_owned()),
-        ("cluster-cidr", Fabric::CLUSTER_CIDR.to_string()),
+        ("cluster-cidr", cluster_cidrs()),
         ("kube-api-content-type", "application/json".to_owned()),
         // 0 leaves the kernel's value: the table's size is the whole machine's, and not to be set from a namespace.
         ("conntrack-max-per-core", "0".to_owned()),

@@ -7,7 +7,7 @@ use e2e_fabric::Netns;
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     process::Command,
     time::Duration,
 };
@@ -45,7 +45,7 @@ impl World {
     }
 
     /// Ports of a range on an address that accept a connection from the client outside.
-    pub fn open_ports(&self, address: Ipv4Addr, range: std::ops::RangeInclusive<u16>) -> Vec<u16> {
+    pub fn open_ports(&self, address: IpAddr, range: std::ops::RangeInclusive<u16>) -> Vec<u16> {
         let netns = self.client.netns();
         let open = |port: &u16| {
             netns

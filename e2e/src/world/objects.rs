@@ -1,6 +1,6 @@
 //! Objects in the API server, as scenarios need them: apply a manifest, wait for a pod, roll a Deployment.
 
-use super::wait::eventually;
+use super::{Cluster, Family, wait::eventually};
 use anyhow::{Context, Result};
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -35,6 +35,7 @@ pub struct Objects {
     client: Client,
     clock: Clock,
     label: ProxyLabel,
+    family: Family,
 }
 
 impl Objects {
@@ -43,12 +44,17 @@ impl Objects {
             client,
             clock,
             label: ProxyLabel::AsWritten,
+            family: Family::V4,
         }
     }
 
-    /// The same objects, by manifests whose Services are treated so.
-    pub(super) fn with_label(self, label: ProxyLabel) -> Self {
-        Self { label, ..self }
+    /// The same objects, by manifests whose Services are treated as the cluster says.
+    pub(super) fn of(self, cluster: Cluster) -> Self {
+        Self {
+            label: cluster.label,
+            family: cluster.family,
+            ..self
+        }
     }
 
     /// Namespaced objects of a type in `default`.
@@ -213,6 +219,9 @@ impl Objects {
     }
 
     fn dynamic(&self, mut manifest: Value) -> Result<(Api<DynamicObject>, DynamicObject)> {
+        if manifest["kind"] == "Service" && manifest["spec"]["ipFamilies"].is_null() {
+            manifest["spec"]["ipFamilies"] = json!([self.family.word()]);
+        }
         if self.label == ProxyLabel::Removed
             && manifest["kind"] == "Service"
             && let Some(labels) = manifest["metadata"]["labels"].as_object_mut()

@@ -9,7 +9,11 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
 /// How long any of it may take.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -25,7 +29,7 @@ impl World {
     }
 
     /// Waits until every node has rules for an address, as it has some time after the address was published.
-    pub async fn captured(&self, address: Ipv4Addr) -> Result<()> {
+    pub async fn captured(&self, address: IpAddr) -> Result<()> {
         for kubelet in &self.kubelets {
             let node = kubelet.node().name();
             let what = format!("node {node} has rules for {address}");
@@ -43,7 +47,7 @@ impl World {
     }
 
     /// Waits until a Service has an address of its load balancer.
-    pub async fn lb_address(&self, name: &str) -> Result<Ipv4Addr> {
+    pub async fn lb_address(&self, name: &str) -> Result<IpAddr> {
         let what = format!("Service {name} gets the address of a load balancer");
         eventually(&self.clock, &what, WITHIN, async || {
             let service = self

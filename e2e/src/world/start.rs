@@ -20,8 +20,6 @@ use tokio::task::JoinHandle;
 /// Where the fake cloud's REST API listens.
 pub(super) const CLOUD: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Fabric::MANAGEMENT), 9000);
-/// The pool of load balancer addresses that every world has.
-pub(super) const POOL: &str = "198.51.100.10-198.51.100.99";
 /// Seconds that an old target group is kept after a switch. The local cloud switches at once, so little is enough.
 const SWITCH_TAIL_SECONDS: &str = "5";
 

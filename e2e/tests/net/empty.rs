@@ -27,7 +27,7 @@ pub(crate) async fn s48_a_service_without_any_endpoint_is_refused(on: Cluster) -
     let cluster: SocketAddr = (
         spec.cluster_ip
             .context("a ClusterIP")?
-            .parse::<std::net::Ipv4Addr>()?,
+            .parse::<std::net::IpAddr>()?,
         80,
     )
         .into();

@@ -10,7 +10,7 @@ use onehop_e2e::{
     world::{Cluster, ServiceManifest, eventually, sockets_of},
 };
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
 
@@ -43,7 +43,7 @@ async fn all_answer(world: &PodOnA, node: &str) -> Result<()> {
     let sockets = sockets_of(world.kubelet(node)?.node().netns(), Ipv4Addr::UNSPECIFIED);
     for service in services(world).await.map_err(anyhow::Error::msg)? {
         let spec = service.spec.context("a spec")?;
-        let address: Ipv4Addr = spec.cluster_ip.context("a ClusterIP")?.parse()?;
+        let address: IpAddr = spec.cluster_ip.context("a ClusterIP")?.parse()?;
         let to = SocketAddr::from((address, 80));
         eventually(
             &world.clock,

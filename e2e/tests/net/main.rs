@@ -1,7 +1,7 @@
 //! Packet scenarios: real programs, real kernel, from a Service manifest to a byte that came back (S-340).
 //!
-//! Each scenario runs on both control planes; a test's name says on which: `embedded::…`, `real::essential::…`,
-//! `real::more::…`.
+//! Each scenario runs on both control planes, on the embedded one in both families; a test's name says it:
+//! `embedded::ipv4::…`, `embedded::ipv6::…`, `real::essential::…`, `real::more::…`.
 
 #[macro_use]
 mod scenarios;
@@ -26,11 +26,15 @@ mod zones;
 
 /// A test of one scenario on one control plane.
 macro_rules! test {
-    ($back_end:ident $module:ident $name:ident) => {
+    ($back_end:ident $family:ident $module:ident $name:ident) => {
         #[tokio::test(flavor = "multi_thread")]
         async fn $name() -> anyhow::Result<()> {
-            use onehop_e2e::{controlplane::BackEnd, world::Cluster};
-            crate::$module::$name(Cluster::on(BackEnd::$back_end)).await
+            use onehop_e2e::{
+                controlplane::BackEnd,
+                world::{Cluster, Family},
+            };
+            let on = Cluster::on(BackEnd::$back_end).in_family(Family::$family);
+            crate::$module::$name(on).await
         }
     };
 }
@@ -38,10 +42,10 @@ macro_rules! test {
 /// The same on the real one, if the scenario's weight is the one asked for.
 macro_rules! test_if {
     (essential essential $module:ident $name:ident) => {
-        test! { Real $module $name }
+        test! { Real V4 $module $name }
     };
     (more more $module:ident $name:ident) => {
-        test! { Real $module $name }
+        test! { Real V4 $module $name }
     };
     ($asked:ident $weight:ident $module:ident $name:ident) => {};
 }
@@ -49,7 +53,12 @@ macro_rules! test_if {
 macro_rules! tests {
     ($($module:ident { $($name:ident: $weight:ident, $peer:expr;)* })*) => {
         mod embedded {
-            $(mod $module { $(test! { Embedded $module $name })* })*
+            mod ipv4 {
+                $(mod $module { $(test! { Embedded V4 $module $name })* })*
+            }
+            mod ipv6 {
+                $(mod $module { $(test! { Embedded V6 $module $name })* })*
+            }
         }
         mod real {
             mod essential {

@@ -49,6 +49,7 @@ pub(crate) async fn a_service_without_node_ports_opens_none(on: Cluster) -> Resu
             );
         }
         let address = world.kubelet(node)?.node().address();
+        let address = world.cluster.family.of(address);
         assert_eq!(
             world.open_ports(address, 30000..=32767),
             Vec::<u16>::new(),

@@ -2,7 +2,7 @@
 
 use crate::cells::Frontend;
 use anyhow::{Context, Result};
-use e2e_fabric::{Netns, both};
+use e2e_fabric::Netns;
 use onehop_e2e::{
     traffic::{Answer, Failure, FailureKind, SocketSource, Transport, ask_tcp, ask_udp},
     world::{Cluster, OnTerm, ServiceManifest, World, WorldConfig, first_answer, pod, sockets_of},
@@ -66,15 +66,15 @@ impl Seen {
     }
 
     fn sources(self, place: Place, world: &PodOnA) -> Vec<IpAddr> {
-        let (a, b) = (
-            world.place(Place::NodeA).1.into(),
-            world.place(Place::NodeB).1.into(),
-        );
+        let (a, b) = (world.place(Place::NodeA).1, world.place(Place::NodeB).1);
         match self {
-            Self::Client => vec![world.place(place).1.into()],
+            Self::Client => vec![world.place(place).1],
             Self::NodeAAddress => vec![a],
             Self::NodeBAddress => vec![b],
-            Self::NodeBPodInterface => vec![world.kubelets[1].node().secondary_address().into()],
+            Self::NodeBPodInterface => {
+                let address = world.kubelets[1].node().secondary_address();
+                vec![world.cluster.family.of(address)]
+            }
             Self::LbChosenNode => vec![a, b],
             Self::Dropped => vec![],
         }
@@ -134,10 +134,10 @@ pub(crate) async fn world_with_pod_on_a(on: Cluster) -> Result<PodOnA> {
 
 /// A Service that is served, and its addresses.
 pub(crate) struct Served {
-    cluster: Ipv4Addr,
-    lb: Ipv4Addr,
+    cluster: IpAddr,
+    lb: IpAddr,
     node_ports: [(Transport, u16); 2],
-    nodes: [Ipv4Addr; 2],
+    nodes: [IpAddr; 2],
 }
 
 impl Served {
@@ -152,7 +152,7 @@ impl Served {
     }
 
     /// The nodes' addresses.
-    pub(crate) fn nodes(&self) -> [Ipv4Addr; 2] {
+    pub(crate) fn nodes(&self) -> [IpAddr; 2] {
         self.nodes
     }
 
@@ -198,8 +198,13 @@ impl PodOnA {
         })
     }
 
-    /// Namespace and address of a place.
-    pub(crate) fn place(&self, place: Place) -> (Netns, Ipv4Addr) {
+    /// Namespace of a place, and its address in the family of the world's Services.
+    pub(crate) fn place(&self, place: Place) -> (Netns, IpAddr) {
+        let (netns, address) = self.place4(place);
+        (netns, self.cluster.family.of(address))
+    }
+
+    fn place4(&self, place: Place) -> (Netns, Ipv4Addr) {
         let node = |index: usize| {
             let node = self.kubelets[index].node();
             (node.netns().clone(), node.address())
@@ -239,11 +244,8 @@ impl PodOnA {
     }
 
     /// Ends the world, in which packets with a source of `foreign` were dropped by the fabric.
-    pub(crate) async fn end_with_drops_of(self, foreign: Ipv4Addr) -> Result<()> {
-        let foreign = both(foreign);
-        self.world
-            .end_with_drops(|d| foreign.contains(&d.source))
-            .await
+    pub(crate) async fn end_with_drops_of(self, foreign: IpAddr) -> Result<()> {
+        self.world.end_with_drops(|d| d.source == foreign).await
     }
 
     /// Ends the world.

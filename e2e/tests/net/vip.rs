@@ -16,7 +16,7 @@ use onehop_e2e::{
     world::{Cluster, ServiceManifest, eventually},
 };
 use serde_json::json;
-use std::{net::Ipv4Addr, time::Duration};
+use std::time::Duration;
 
 use Place::{NodeA, NodeB, Outside, PodOnA as OnA, PodOnB as OnB};
 use Seen::{Client, LbChosenNode, NodeAAddress, NodeBAddress, NodeBPodInterface};
@@ -207,7 +207,7 @@ pub(crate) async fn s22_k27_an_address_is_listed_first_programmed_then_and_publi
 }
 
 /// The status is emptied by hand while nobody repairs it: the controller stands still.
-async fn withdrawn_status_is_still_served(world: &PodOnA, address: Ipv4Addr) -> Result<()> {
+async fn withdrawn_status_is_still_served(world: &PodOnA, address: std::net::IpAddr) -> Result<()> {
     world.controller.signal(Signal::SIGSTOP)?;
     let empty = json!({"status": {"loadBalancer": {"ingress": null}}});
     world

@@ -7,7 +7,7 @@ use onehop_e2e::{
     world::{Cluster, Proxy, ServiceManifest, eventually},
 };
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
 
@@ -15,7 +15,7 @@ const WITHIN: Duration = Duration::from_secs(10);
 
 async fn cluster_ip(world: &PodOnA, name: &str) -> Result<SocketAddr> {
     let spec = world.objects.service(name).await?.spec.context("a spec")?;
-    let address: Ipv4Addr = spec.cluster_ip.context("a ClusterIP")?.parse()?;
+    let address: IpAddr = spec.cluster_ip.context("a ClusterIP")?.parse()?;
     Ok((address, 80).into())
 }
 
