@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,9 @@ use crate::clock::Clock;
 const CONNECTIONS: usize = 512;
 /// Time in which a request's head must have come.
 const HEAD: Duration = Duration::from_secs(5);
+const ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+/// What a kernel without IPv6 answers, by its number: std has no kind for it.
+const EAFNOSUPPORT: i32 = 97;
 /// Pause after the system refused to accept a connection (out of descriptors).
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -36,13 +39,24 @@ pub async fn bind(
     mut failed: impl FnMut(&std::io::Error),
 ) -> TcpListener {
     loop {
-        match TcpListener::bind(address).await {
+        match listen(address).await {
             Ok(listener) => return listener,
             Err(error) => {
                 failed(&error);
                 clock.sleep(backoff.next_delay()).await;
             }
         }
+    }
+}
+
+/// `[::]` is every address of both families; on a kernel without IPv6 those of IPv4.
+async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let bound = TcpListener::bind(address).await;
+    match &bound {
+        Err(error) if error.raw_os_error() == Some(EAFNOSUPPORT) && address.ip() == ANY => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        _ => bound,
     }
 }
 
@@ -139,6 +153,16 @@ mod tests {
         server.abort();
         assert!(server.await.unwrap_err().is_cancelled());
         assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn s100_the_wildcard_is_every_address_of_both_families() {
+        let listener = listen(SocketAddr::new(ANY, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for address in ["127.0.0.1", "::1"] {
+            let address: IpAddr = address.parse().unwrap();
+            assert!(TcpStream::connect((address, port)).await.is_ok());
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -135,6 +135,15 @@ impl NodeNet {
         both(self.address())
     }
 
+    /// The network brings one more address to the primary interface, as it does with an external address that a node
+    /// announces, or a second address that it gets. Which interface of the node has it, if any, is not touched.
+    pub fn announce(&self, address: IpAddr) -> Result<()> {
+        let [v4, v6] = self.addresses();
+        let via = if address.is_ipv4() { v4 } else { v6 };
+        let router = &self.inner.plan.router;
+        router.own(address, &self.primary_port(), Some(via))
+    }
+
     /// The router port of the primary interface.
     pub fn primary_port(&self) -> String {
         format!("n{}e0", self.inner.plan.index)

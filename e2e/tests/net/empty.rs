@@ -2,12 +2,13 @@
 
 use crate::{
     cells::Frontend,
+    lab::{Want, selectorless},
     support::{Place, world_with_pod_on_a},
 };
 use anyhow::{Context, Result};
 use onehop_e2e::{
-    traffic::{FailureKind, Transport},
-    world::{Cluster, ServiceManifest, eventually},
+    traffic::{FailureKind, LongFlow, Transport},
+    world::{Cluster, Proxy, ServiceManifest, eventually},
 };
 use serde_json::json;
 use std::{net::SocketAddr, time::Duration};
@@ -95,5 +96,110 @@ pub(crate) async fn s25_an_undefined_port_of_a_cluster_ip_is_refused(on: Cluster
         matches!(&seen, Err(f) if f.kind == FailureKind::Refused),
         "{seen:?}"
     );
+    world.end().await
+}
+
+/// Everything in the range of Services that is nobody's: beside a kube-proxy it is not ours to close; as the only proxy a
+/// packet to it ends on the node, instead of going round in the network.
+pub(crate) async fn s26_s128_addresses_that_no_service_has(on: Cluster) -> Result<()> {
+    let unallocated = on.family.of([10, 96, 200, 200].into());
+    let unallocated = match unallocated {
+        std::net::IpAddr::V4(_) => unallocated,
+        // The range is written by its own digits, not by those of IPv4.
+        std::net::IpAddr::V6(_) => "fd00:10:96::c8c8".parse()?,
+    };
+    for (proxy, leaves) in [(Proxy::Beside, true), (Proxy::Replace, false)] {
+        let world = world_with_pod_on_a(on.with_proxy(proxy)).await?;
+        let manifest = ServiceManifest::cluster_ip("web", "web");
+        let spec = world.objects.apply(manifest.json()).await?;
+        let cluster: std::net::IpAddr = spec.data["spec"]["clusterIP"]
+            .as_str()
+            .context("a ClusterIP")?
+            .parse()?;
+        for place in [Place::PodOnA, Place::NodeB] {
+            eventually(&world.clock, "the Service answers", WITHIN, async || {
+                let got = world
+                    .ask_from(place, Transport::Tcp, (cluster, 80).into())
+                    .await;
+                got.map(drop).map_err(|f| format!("{f:?}"))
+            })
+            .await?;
+            let got = world
+                .ask_from(place, Transport::Tcp, (unallocated, 80).into())
+                .await;
+            assert!(
+                matches!(&got, Err(f) if f.kind == FailureKind::TimeoutConnect),
+                "S-26 {proxy:?} from {place:?}: {got:?}"
+            );
+        }
+        let seen = world.fabric().router().drops();
+        let left = seen.iter().any(|drop| drop.destination == unallocated);
+        assert_eq!(left, leaves, "S-26 {proxy:?}: {seen:?}");
+        world.end().await?;
+    }
+    Ok(())
+}
+
+/// An undefined port over every protocol, from pods and from nodes; a Service that has no endpoint left is refused as a
+/// whole, and its flows that are there go on (S-50).
+pub(crate) async fn s25_s48_s50_refusals_concern_new_flows_only(on: Cluster) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    let exposed = world.expose(selectorless("once")).await?;
+    world.serve_by("once", &["web"]).await?;
+    let to = exposed.cluster(80);
+    let web = Want::From(&["web"]);
+    for place in [Place::PodOnA, Place::PodOnB, Place::NodeA, Place::NodeB] {
+        world.becomes(place, Transport::Tcp, to, web).await?;
+        for transport in [Transport::Tcp, Transport::Udp] {
+            world
+                .gets(place, transport, exposed.cluster(81), Want::Refused)
+                .await?;
+        }
+    }
+    let every = Duration::from_millis(100);
+    let long = LongFlow::open(&world.sockets_of(Place::PodOnB), to, every, world.clock).await;
+    let long = long.map_err(|f| anyhow::anyhow!("{f:?}"))?;
+    world.serve_by("once", &[]).await?;
+    for place in [Place::PodOnA, Place::NodeB] {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            world.becomes(place, transport, to, Want::Refused).await?;
+        }
+    }
+    let end = long.end().await.context("the flow's end")?;
+    assert!(end.cut.is_none(), "S-50: {end:?}");
+    world.end().await
+}
+
+/// Endpoints on the nodes' own network: policy Local tells them apart by node as any other (S-08, S-49).
+pub(crate) async fn s08_s49_internal_policy_local_with_pods_of_the_host_network(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    let mut server = onehop_e2e::world::pod("host", "host", "a", onehop_e2e::world::OnTerm::Exit);
+    server["spec"]["hostNetwork"] = json!(true);
+    world.objects.create(server).await?;
+    world
+        .objects
+        .pod_ready("default", "host", crate::support::READY_WITHIN)
+        .await?;
+    let manifest =
+        ServiceManifest::cluster_ip("host", "host").with("internalTrafficPolicy", json!("Local"));
+    let to = world.expose(manifest).await?.cluster(80);
+    let host = Want::From(&["host"]);
+    for (place, want) in [
+        (Place::PodOnA, host),
+        (Place::NodeA, host),
+        (Place::PodOnB, Want::Silence),
+        (Place::NodeB, Want::Silence),
+    ] {
+        world.becomes(place, Transport::Tcp, to, want).await?;
+    }
+    // Policy Cluster from everywhere.
+    let open =
+        ServiceManifest::cluster_ip("host", "host").with("internalTrafficPolicy", json!("Cluster"));
+    world.objects.apply(open.json()).await?;
+    for place in [Place::PodOnB, Place::NodeB, Place::PodOnA, Place::NodeA] {
+        world.becomes(place, Transport::Tcp, to, host).await?;
+    }
     world.end().await
 }

@@ -1,14 +1,16 @@
 //! The answer on healthCheckNodePort while endpoints come, move and terminate.
 
-use crate::support::{PodOnA, READY_WITHIN, world_with_pod_on_a};
+use crate::support::{Place, PodOnA, READY_WITHIN, world_with_pod_on_a};
 use anyhow::{Context, Result};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use onehop_e2e::world::{Cluster, HttpAnswer, OnTerm, ServiceManifest, eventually, pod};
 use serde_json::json;
 use std::{net::SocketAddr, time::Duration};
 
 const WITHIN: Duration = Duration::from_secs(10);
+/// Longer than the longest pause between attempts to bind.
+const RETRIED_WITHIN: Duration = Duration::from_secs(45);
 
 async fn answers(world: &PodOnA, to: SocketAddr, status: u16) -> Result<HttpAnswer> {
     eventually(
@@ -90,5 +92,95 @@ pub(crate) async fn s101_s102_s103_health_port_follows_local_ready_endpoints(
         },
     )
     .await?;
+    world.end().await
+}
+
+fn local(name: &str, port: u16) -> ServiceManifest {
+    ServiceManifest::load_balancer(name, "web")
+        .with("externalTrafficPolicy", json!("Local"))
+        .with("healthCheckNodePort", json!(port))
+}
+
+/// Somebody else holds the port: said on the Service, tried again, and open as soon as it is free.
+pub(crate) async fn s105_a_health_port_that_is_taken_is_told_and_tried_again(
+    on: Cluster,
+) -> Result<()> {
+    const PORT: u16 = 32_110;
+    let world = world_with_pod_on_a(on).await?;
+    let (netns, node) = world.place(Place::NodeA);
+    let holder = netns.tcp_listener((node, PORT).into())?;
+    world.serve(local("held", PORT)).await?;
+    let events: kube::Api<Event> = world.objects.api();
+    let what = "S-105: an event on the Service";
+    eventually(&world.clock, what, WITHIN, async || {
+        let all = events.list(&kube::api::ListParams::default()).await;
+        let all = all.map_err(|e| e.to_string())?.items;
+        let told = |event: &Event| {
+            event.reason.as_deref() == Some("FailedToStartServiceHealthcheck")
+                && event.involved_object.name.as_deref() == Some("held")
+                && event.type_.as_deref() == Some("Warning")
+        };
+        if all.iter().any(told) {
+            Ok(())
+        } else {
+            let reasons: Vec<_> = all.into_iter().filter_map(|e| e.reason).collect();
+            Err(format!("{reasons:?}"))
+        }
+    })
+    .await?;
+    drop(holder);
+    eventually(
+        &world.clock,
+        "S-105: open at last",
+        RETRIED_WITHIN,
+        async || match world.http_get((node, PORT).into(), "/healthz") {
+            Ok(answer) if answer.status == 200 => Ok(()),
+            other => Err(format!("{other:?}")),
+        },
+    )
+    .await?;
+    world.end().await
+}
+
+/// What is said of the node reaches /healthz, never the health ports of Services.
+pub(crate) async fn s104_s111_taints_and_the_end_of_the_node_reach_healthz_only(
+    on: Cluster,
+) -> Result<()> {
+    const PORT: u16 = 32_111;
+    let world = world_with_pod_on_a(on).await?;
+    world.serve(local("kept", PORT)).await?;
+    let node = world.place(Place::NodeA).1;
+    let (service, healthz) = ((node, PORT).into(), SocketAddr::new(node, 10356));
+    answers(&world, service, 200).await?;
+    let nodes: kube::Api<Node> = kube::Api::all(world.kube());
+    let taints = async |taints: serde_json::Value| {
+        let patch = json!({"spec": {"taints": taints}});
+        nodes
+            .patch("a", &PatchParams::default(), &Patch::Merge(patch))
+            .await
+    };
+    for taint in ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"] {
+        taints(json!([{"key": taint, "effect": "PreferNoSchedule"}])).await?;
+        let answer = answers(&world, healthz, 503).await?;
+        assert!(
+            answer.body.contains("\"nodeEligible\":false")
+                || answer.body.contains("\"nodeEligible\": false"),
+            "S-111: {answer:?}"
+        );
+        assert_eq!(world.http_get(service, "/")?.status, 200, "S-104: {taint}");
+        let livez = world.http_get(healthz, "/livez")?.status;
+        assert_eq!(livez, 200, "S-110: {taint}");
+        taints(json!(null)).await?;
+        answers(&world, healthz, 200).await?;
+    }
+    // S-111: a cordon changes nothing.
+    let cordon = json!({"spec": {"unschedulable": true}});
+    nodes
+        .patch("a", &PatchParams::default(), &Patch::Merge(cordon))
+        .await?;
+    assert_eq!(world.http_get(healthz, "/healthz")?.status, 200, "S-111");
+    nodes.delete("a", &DeleteParams::default()).await?;
+    answers(&world, healthz, 503).await?;
+    assert_eq!(world.http_get(service, "/")?.status, 200, "S-104");
     world.end().await
 }

@@ -6,20 +6,32 @@
 #[macro_use]
 mod scenarios;
 
+mod affinity;
 mod aws;
 mod bad_input;
 mod cells;
 #[path = "../../src/documented.rs"]
 mod documented;
+mod coexistence;
+mod dual_stack;
 mod empty;
 mod endings;
+mod external;
 mod flood;
 mod hairpin;
 mod health_port;
+mod lab;
+mod labels;
+mod node_ports;
 mod removal;
+mod sctp;
 mod sharing;
+mod slices;
+mod source_ranges;
 mod support;
 mod terminating;
+mod topology;
+mod udp;
 mod vip;
 mod ways_to_run;
 mod zones;

@@ -11,10 +11,31 @@ macro_rules! scenarios {
                 s60_s62_policy_cluster_keeps_pod_addresses_and_masquerades_external_clients: essential, Peer::Same;
                 s49_s55_s63_policy_local_keeps_client_addresses_and_serves_the_cluster_from_anywhere: essential, Peer::Same;
             }
+            affinity {
+                s80_a_client_sticks_over_all_frontends_of_a_service_port: more, Peer::Same;
+                s81_a_client_chooses_again_after_the_timeout_and_each_connection_prolongs_it: more, Peer::Same;
+                s82_a_client_moves_when_its_endpoint_is_not_usable: more, Peer::Same;
+                s83_affinity_is_kept_over_a_restart_of_the_agent: more, Peer::Ours("S-83", "kills our agent");
+                s84_with_policy_local_a_client_sticks_inside_the_local_list: more, Peer::Same;
+            }
+            coexistence {
+                s121_s90_i9_a_killed_agent_interrupts_nothing_and_takes_up_what_changed: more, Peer::Ours("S-121", "kills our agent");
+                s122_i5_a_stopped_agent_leaves_its_rules_and_cleanup_takes_them_and_nothing_else: more, Peer::Ours("S-122", "runs our clean-up");
+            }
+            dual_stack {
+                s10_both_families_of_a_service_serve_and_keep_addresses: essential, Peer::Same;
+                s10_a_family_without_endpoints_is_refused_while_the_other_serves: more, Peer::Same;
+            }
             empty {
                 s48_a_service_without_any_endpoint_is_refused: essential, Peer::Same;
                 s55_policy_local_without_local_endpoint_is_dropped_for_outside_clients_only: more, Peer::Same;
                 s25_an_undefined_port_of_a_cluster_ip_is_refused: more, Peer::Same;
+                s25_s48_s50_refusals_concern_new_flows_only: essential, Peer::Same;
+                s08_s49_internal_policy_local_with_pods_of_the_host_network: more, Peer::Same;
+                s26_s128_addresses_that_no_service_has: more, Peer::Ours("S-26", "compares our two ways to run");
+            }
+            external {
+                s21_s33_external_addresses_serve_and_of_two_claims_the_older_wins: more, Peer::Ours("S-33", "kube-proxy lets the last writer win");
             }
             flood {
                 i6_many_services_made_and_deleted_at_once_through_kills_end_right: more, Peer::Ours("I6", "kills our programs and counts what is left in our tables");
@@ -24,18 +45,44 @@ macro_rules! scenarios {
             }
             health_port {
                 s101_s102_s103_health_port_follows_local_ready_endpoints: essential, Peer::Same;
+                s104_s111_taints_and_the_end_of_the_node_reach_healthz_only: more, Peer::Ours("S-111", "asks our port, and for more taints than kube-proxy heeds");
+                s105_a_health_port_that_is_taken_is_told_and_tried_again: more, Peer::Ours("S-105", "kube-proxy tries again only when something changes");
+            }
+            labels {
+                s02_a_service_comes_and_goes_with_its_label: more, Peer::Ours("S-02", "the label's value is our name");
+            }
+            node_ports {
+                s24_s27_s28_node_ports_answer_on_the_primary_address_and_follow_the_node_object: more, Peer::Ours("S-28", "kube-proxy ends when its node's address changes");
             }
             removal {
                 a_service_without_node_ports_opens_none: more, Peer::Same;
                 c34_a_removed_service_leaves_nothing_behind: essential, Peer::Same;
                 a_service_that_stops_being_a_load_balancer_gives_everything_back: more, Peer::Same;
             }
+            sctp {
+                s31_sctp_reaches_endpoints_and_answers_come_from_the_frontend: more, Peer::Same;
+            }
             sharing {
                 c29_tcp_and_udp_on_one_number_of_one_address_reach_the_pods_of_two_services: more, Peer::Same;
                 c19_c29_an_address_is_shared_in_vip_mode_and_one_that_leaves_takes_nothing_along: more, Peer::Ours("K-27", "its addresses come by NodeTargets, which kube-proxy does not know");
             }
+            slices {
+                s01_s11_services_follow_edits_of_ports_and_type: more, Peer::Same;
+                s03_a_headless_slice_is_not_looked_at: more, Peer::Same;
+                s04_s05_s06_s07_s32_slices_are_taken_as_they_say: more, Peer::Same;
+            }
+            source_ranges {
+                s70_s71_s73_s74_ranges_hold_for_everybody_at_the_load_balancers_address: essential, Peer::Same;
+            }
             terminating {
                 s47_terminating_endpoints_are_used_only_when_nothing_is_ready: essential, Peer::Same;
+            }
+            topology {
+                s41_s42_s45_s46_s47_hints_choose_the_endpoints_and_follow_the_nodes_zone: more, Peer::Same;
+            }
+            udp {
+                s47_s91_s94_s95_a_valid_flow_is_never_cut: more, Peer::Ours("S-94", "kills our agent");
+                s91_s92_s93_udp_flows_follow_their_service: essential, Peer::Same;
             }
             vip {
                 s22_s62_fc_t29_vip_with_policy_cluster_is_masqueraded_by_the_node_that_got_the_packet: essential, Peer::Same;

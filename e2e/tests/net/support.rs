@@ -225,14 +225,15 @@ impl PodOnA {
         transport: Transport,
         to: SocketAddr,
     ) -> Result<(Answer, SocketAddr), Failure> {
-        let sockets = self.sockets(place);
+        let sockets = self.sockets_of(place);
         match transport {
             Transport::Tcp => ask_tcp(&sockets, to).await,
             Transport::Udp => ask_udp(&sockets, to).await,
         }
     }
 
-    fn sockets(&self, place: Place) -> SocketSource {
+    /// Sockets of a place: one source, no port twice.
+    pub(crate) fn sockets_of(&self, place: Place) -> SocketSource {
         if place == Place::Outside {
             // The world has asked from there already.
             return self.world.sockets.clone();

@@ -8,24 +8,48 @@
 #[macro_use]
 mod scenarios;
 
+#[path = "../net/affinity.rs"]
+mod affinity;
 #[path = "../net/cells.rs"]
 mod cells;
+#[path = "../net/coexistence.rs"]
+mod coexistence;
+#[path = "../net/dual_stack.rs"]
+mod dual_stack;
 #[path = "../net/empty.rs"]
 mod empty;
+#[path = "../net/external.rs"]
+mod external;
 #[path = "../net/flood.rs"]
 mod flood;
 #[path = "../net/hairpin.rs"]
 mod hairpin;
 #[path = "../net/health_port.rs"]
 mod health_port;
+#[path = "../net/lab.rs"]
+mod lab;
+#[path = "../net/labels.rs"]
+mod labels;
+#[path = "../net/node_ports.rs"]
+mod node_ports;
 #[path = "../net/removal.rs"]
 mod removal;
+#[path = "../net/sctp.rs"]
+mod sctp;
 #[path = "../net/sharing.rs"]
 mod sharing;
+#[path = "../net/slices.rs"]
+mod slices;
+#[path = "../net/source_ranges.rs"]
+mod source_ranges;
 #[path = "../net/support.rs"]
 mod support;
 #[path = "../net/terminating.rs"]
 mod terminating;
+#[path = "../net/topology.rs"]
+mod topology;
+#[path = "../net/udp.rs"]
+mod udp;
 #[path = "../net/vip.rs"]
 mod vip;
 #[path = "../net/ways_to_run.rs"]

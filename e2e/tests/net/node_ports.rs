@@ -1,0 +1,140 @@
+//! Node ports: on which addresses they answer, and that nothing listens.
+
+use crate::{
+    lab::{Want, selectorless},
+    support::{Place, PodOnA, world_with_pod_on_a},
+};
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use onehop_e2e::{traffic::Transport, world::Cluster};
+use serde_json::{Value, json};
+use std::net::{IpAddr, SocketAddr};
+
+const WEB: Want<'_> = Want::From(&["web"]);
+
+/// What a node has for its interfaces beside its address.
+async fn set_addresses(world: &PodOnA, node: &str, addresses: &[IpAddr]) -> Result<()> {
+    let mut list: Vec<Value> = addresses
+        .iter()
+        .map(|a| json!({"type": "InternalIP", "address": a.to_string()}))
+        .collect();
+    list.push(json!({"type": "Hostname", "address": node}));
+    let nodes: Api<Node> = Api::all(world.kube());
+    let patch = json!({"status": {"addresses": list}});
+    // The list is merged by type; replaced whole it cannot keep an old one.
+    nodes
+        .patch_status(node, &PatchParams::default(), &Patch::Merge(patch))
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn s24_s27_s28_node_ports_answer_on_the_primary_address_and_follow_the_node_object(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    let manifest = selectorless("ports").with("type", json!("NodePort"));
+    let exposed = world.expose(manifest).await?;
+    world.serve_by("ports", &["web"]).await?;
+    let (tcp, udp) = (exposed.node_port("tcp")?, exposed.node_port("udp")?);
+    let node = world.kubelet("a")?.node().clone();
+    let primary = world.place(Place::NodeA).1;
+    // S-24, S-31: both protocols, from everywhere; S-31: another protocol's number is another port.
+    for place in [
+        Place::Outside,
+        Place::PodOnA,
+        Place::PodOnB,
+        Place::NodeA,
+        Place::NodeB,
+    ] {
+        world
+            .becomes(place, Transport::Tcp, (primary, tcp).into(), WEB)
+            .await?;
+        world
+            .gets(place, Transport::Udp, (primary, udp).into(), WEB)
+            .await?;
+    }
+    world
+        .gets(
+            Place::Outside,
+            Transport::Udp,
+            (primary, tcp).into(),
+            Want::Refused,
+        )
+        .await?;
+    // S-30: it is no socket that answers.
+    let listening = world.on_node("a", "ss", &["-Hlntu"])?;
+    for port in [tcp, udp] {
+        assert!(
+            !listening.contains(&format!(":{port} ")),
+            "S-30: {listening}"
+        );
+    }
+    // S-27: only on the node's address, not on another one of its interfaces.
+    let secondary = on.family.of(node.secondary_address());
+    world
+        .gets(
+            Place::NodeB,
+            Transport::Tcp,
+            (secondary, tcp).into(),
+            Want::Refused,
+        )
+        .await?;
+    world
+        .gets(
+            Place::NodeA,
+            Transport::Tcp,
+            (on.family.loopback(), tcp).into(),
+            Want::Refused,
+        )
+        .await?;
+
+    // S-28: the Node object gets another address; node ports move with it.
+    let second = on.family.of([10, 0, 1, 99].into());
+    node.announce(second)?;
+    world.on_node(
+        "a",
+        "ip",
+        &["addr", "add", &second.to_string(), "dev", "eth0"],
+    )?;
+    let to = SocketAddr::new(second, tcp);
+    world
+        .becomes(Place::Outside, Transport::Tcp, to, Want::Refused)
+        .await?;
+    let others = node.addresses();
+    let others = others.iter().copied();
+    let moved: Vec<IpAddr> = others
+        .map(|a| if a == primary { second } else { a })
+        .collect();
+    set_addresses(&world, "a", &moved).await?;
+    world
+        .becomes(Place::Outside, Transport::Tcp, to, WEB)
+        .await?;
+    world
+        .becomes(
+            Place::Outside,
+            Transport::Tcp,
+            (primary, tcp).into(),
+            Want::Refused,
+        )
+        .await?;
+    set_addresses(&world, "a", &node.addresses()).await?;
+    world
+        .becomes(Place::Outside, Transport::Tcp, (primary, tcp).into(), WEB)
+        .await?;
+
+    // Released: nothing answers, and nothing listens.
+    world.objects.delete_service("ports").await?;
+    world
+        .becomes(
+            Place::Outside,
+            Transport::Tcp,
+            (primary, tcp).into(),
+            Want::Refused,
+        )
+        .await?;
+    world.end().await
+}

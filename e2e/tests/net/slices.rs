@@ -1,0 +1,186 @@
+//! What slices may hold: hand-made ones, several of one Service, named ports that differ, copies, conditions.
+
+use crate::{
+    lab::{Want, pod_ports, selectorless},
+    support::{Place, world_with_pod_on_a},
+};
+use anyhow::Result;
+use onehop_e2e::{
+    traffic::Transport,
+    world::{Cluster, POD_PORT, ServiceManifest},
+};
+use serde_json::{Value, json};
+
+/// Another TCP port of the pod `second`.
+const OTHER_PORT: u16 = 9090;
+
+fn second() -> Value {
+    let spec = onehop_e2e::world::pod("second", "second", "b", onehop_e2e::world::OnTerm::Exit);
+    let mut pod = spec;
+    pod["spec"]["containers"][0]["args"] = json!(["--tcp", OTHER_PORT.to_string()]);
+    pod["spec"]["containers"][0]["ports"] = json!([{"name": "tcp", "containerPort": OTHER_PORT}]);
+    pod["spec"]["containers"][0]["readinessProbe"]["tcpSocket"]["port"] = json!(OTHER_PORT);
+    pod
+}
+
+pub(crate) async fn s04_s05_s06_s07_s32_slices_are_taken_as_they_say(on: Cluster) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    world.objects.create(second()).await?;
+    world
+        .objects
+        .pod_ready("default", "second", crate::support::READY_WITHIN)
+        .await?;
+    let from = Place::PodOnA;
+    let to = world.expose(selectorless("hand")).await?.cluster(80);
+    world
+        .becomes(from, Transport::Tcp, to, Want::Refused)
+        .await?;
+
+    // S-32: the same named port has another number on another endpoint; S-04: nobody but hands made the slices.
+    let web = world.endpoint("web").await?;
+    let mut other = world.endpoint("second").await?;
+    other["nodeName"] = json!("b");
+    let other_ports = json!([{"name": "tcp", "protocol": "TCP", "port": OTHER_PORT}]);
+    world
+        .slice("hand-1", "hand", vec![web.clone()], pod_ports())
+        .await?;
+    world
+        .slice("hand-2", "hand", vec![other.clone()], other_ports.clone())
+        .await?;
+    world.served_by(from, to, &["web", "second"]).await?;
+
+    // S-06: a copy in another slice; the endpoint stays until no slice has it, and is ready if any copy is.
+    let mut unready = web.clone();
+    unready["conditions"] = json!({"ready": false, "serving": false});
+    world
+        .slice("hand-3", "hand", vec![unready], pod_ports())
+        .await?;
+    world
+        .slice("hand-2", "hand", vec![], other_ports.clone())
+        .await?;
+    world.served_by(from, to, &["web"]).await?;
+    world
+        .slice("hand-3", "hand", vec![web.clone()], pod_ports())
+        .await?;
+    world.slice("hand-1", "hand", vec![], pod_ports()).await?;
+    world.served_by(from, to, &["web"]).await?;
+
+    // S-07: conditions that are not stated mean ready.
+    let mut bare = world.endpoint("ask-b").await?;
+    bare["conditions"] = json!({});
+    world
+        .slice("hand-1", "hand", vec![bare], pod_ports())
+        .await?;
+    world.served_by(from, to, &["web", "ask-b"]).await?;
+
+    // S-05: a port of another name is not the Service's.
+    let unnamed = json!([{"name": "", "protocol": "TCP", "port": POD_PORT}]);
+    world.slice("hand-1", "hand", vec![], pod_ports()).await?;
+    world.slice("hand-3", "hand", vec![web], unnamed).await?;
+    world
+        .becomes(from, Transport::Tcp, to, Want::Refused)
+        .await?;
+    world.end().await
+}
+
+/// S-03: since 1.36 the label is on the slice; the same slice without it serves.
+pub(crate) async fn s03_a_headless_slice_is_not_looked_at(on: Cluster) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    let to = world.expose(selectorless("hand")).await?.cluster(80);
+    let endpoints = vec![world.endpoint("web").await?];
+    world.serve_by("hand", &["web"]).await?;
+    world
+        .becomes(Place::PodOnB, Transport::Tcp, to, Want::From(&["web"]))
+        .await?;
+    let labelled = |headless: bool| {
+        let mut slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "name": "hand", "namespace": "default",
+                "labels": {"kubernetes.io/service-name": "hand"},
+            },
+            "addressType": on.family.word(), "endpoints": endpoints.clone(), "ports": pod_ports(),
+        });
+        if headless {
+            slice["metadata"]["labels"]["service.kubernetes.io/headless"] = json!("");
+        }
+        slice
+    };
+    world.objects.apply(labelled(true)).await?;
+    world
+        .becomes(Place::PodOnB, Transport::Tcp, to, Want::Refused)
+        .await?;
+    world.objects.apply(labelled(false)).await?;
+    world
+        .becomes(Place::PodOnB, Transport::Tcp, to, Want::From(&["web"]))
+        .await?;
+    world.end().await
+}
+
+/// Edits of a Service while it is used: ports come, go and change; the type changes, and comes back.
+pub(crate) async fn s01_s11_services_follow_edits_of_ports_and_type(on: Cluster) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    let from = Place::PodOnB;
+    let web = Want::From(&["web"]);
+    let port = |name: &str, number: u16, protocol: &str| json!({"name": name, "port": number, "protocol": protocol, "targetPort": POD_PORT});
+    let with =
+        |ports: Vec<Value>| ServiceManifest::cluster_ip("edit", "web").with("ports", json!(ports));
+    // Two ports, the second on the same number with another protocol (S-31).
+    let exposed = world
+        .expose(with(vec![port("t", 80, "TCP"), port("u", 80, "UDP")]))
+        .await?;
+    world
+        .becomes(from, Transport::Tcp, exposed.cluster(80), web)
+        .await?;
+    world
+        .becomes(from, Transport::Udp, exposed.cluster(80), web)
+        .await?;
+    // One of them goes, and only that one; a new one comes.
+    world
+        .expose(with(vec![port("t", 80, "TCP"), port("new", 81, "TCP")]))
+        .await?;
+    world
+        .becomes(from, Transport::Udp, exposed.cluster(80), Want::Refused)
+        .await?;
+    world
+        .becomes(from, Transport::Tcp, exposed.cluster(81), web)
+        .await?;
+    world
+        .gets(from, Transport::Tcp, exposed.cluster(80), web)
+        .await?;
+    // S-01: an ExternalName Service is none; back again it gets another address and serves.
+    let external = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "edit", "namespace": "default", "labels": {"service.kubernetes.io/service-proxy-name": "onehop"}},
+        "spec": {"type": "ExternalName", "externalName": "example.com", "clusterIP": null, "clusterIPs": null, "ipFamilies": null, "ports": null, "selector": null},
+    });
+    let services = world.objects.api::<k8s_openapi::api::core::v1::Service>();
+    let merge = kube::api::Patch::Merge(json!({"spec": external["spec"]}));
+    services
+        .patch("edit", &kube::api::PatchParams::default(), &merge)
+        .await?;
+    world
+        .becomes(from, Transport::Tcp, exposed.cluster(80), Want::Silence)
+        .await?;
+    let back = with(vec![port("t", 80, "TCP")]).with("type", json!("NodePort"));
+    world.objects.delete_service("edit").await?;
+    world.service_gone("edit").await?;
+    let exposed = world.expose(back).await?;
+    world
+        .becomes(from, Transport::Tcp, exposed.cluster(80), web)
+        .await?;
+    let node = (world.place(Place::NodeB).1, exposed.node_port("t")?).into();
+    world
+        .becomes(Place::Outside, Transport::Tcp, node, web)
+        .await?;
+    // The node port goes with the type.
+    let plain = with(vec![port("t", 80, "TCP")]).with("type", json!("ClusterIP"));
+    world.objects.apply(plain.json()).await?;
+    world
+        .becomes(Place::Outside, Transport::Tcp, node, Want::Refused)
+        .await?;
+    world
+        .gets(from, Transport::Tcp, exposed.cluster(80), web)
+        .await?;
+    world.end().await
+}
