@@ -11,12 +11,26 @@ use crate::kind::Kind;
 use crate::object;
 use crate::state::{Call, Part, State};
 
-/// Creates the system namespaces and the Service `kubernetes`.
+/// Creates the system namespaces, the ranges of Services and the Service `kubernetes`.
 pub(crate) fn fill(state: &mut State, now: Time) {
     for namespace in ["default", "kube-system", "kube-public", "kube-node-lease"] {
         let object = json!({"metadata": {"name": namespace}});
         create(state, now, ("", "v1", "namespaces"), "", object);
     }
+    let cidrs: Vec<String> = state
+        .allocations
+        .cidrs
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let ranges = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": cidrs}});
+    create(
+        state,
+        now,
+        ("networking.k8s.io", "v1", "servicecidrs"),
+        "",
+        ranges,
+    );
     let first = state
         .allocations
         .cidrs

@@ -22,8 +22,14 @@ table inet firewall {
     chain input { type filter hook input priority 10; policy accept; iifname "none0" drop; }
     chain forward { type filter hook forward priority 10; policy accept; ip saddr @trusted tcp dport 9 drop; }
 }
-table ip kube-proxy-like { map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; } }
-table ip6 other { chain nothing { ip6 daddr fd00:dead::/32 drop; } }
+table ip kube-proxy-like {
+    map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }
+}
+table ip6 other {
+    chain nothing {
+        ip6 daddr fd00:dead::/32 drop
+    }
+}
 "#;
 const TABLES: [(&str, &str); 3] = [
     ("inet", "firewall"),

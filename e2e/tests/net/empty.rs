@@ -150,9 +150,14 @@ pub(crate) async fn s25_s48_s50_refusals_concern_new_flows_only(on: Cluster) -> 
     let web = Want::From(&["web"]);
     for place in [Place::PodOnA, Place::PodOnB, Place::NodeA, Place::NodeB] {
         world.becomes(place, Transport::Tcp, to, web).await?;
-        for transport in [Transport::Tcp, Transport::Udp] {
+        let undefined = exposed.cluster(81);
+        world
+            .gets(place, Transport::Tcp, undefined, Want::Refused)
+            .await?;
+        if let Place::PodOnA | Place::PodOnB = place {
+            // A node's own datagram is refused before it leaves, which its socket cannot tell from a drop.
             world
-                .gets(place, transport, exposed.cluster(81), Want::Refused)
+                .gets(place, Transport::Udp, undefined, Want::Refused)
                 .await?;
         }
     }
@@ -161,10 +166,13 @@ pub(crate) async fn s25_s48_s50_refusals_concern_new_flows_only(on: Cluster) -> 
     let long = long.map_err(|f| anyhow::anyhow!("{f:?}"))?;
     world.serve_by("once", &[]).await?;
     for place in [Place::PodOnA, Place::NodeB] {
-        for transport in [Transport::Tcp, Transport::Udp] {
-            world.becomes(place, transport, to, Want::Refused).await?;
-        }
+        world
+            .becomes(place, Transport::Tcp, to, Want::Refused)
+            .await?;
     }
+    world
+        .gets(Place::PodOnA, Transport::Udp, to, Want::Refused)
+        .await?;
     let end = long.end().await.context("the flow's end")?;
     assert!(end.cut.is_none(), "S-50: {end:?}");
     world.end().await
@@ -201,5 +209,44 @@ pub(crate) async fn s08_s49_internal_policy_local_with_pods_of_the_host_network(
     for place in [Place::PodOnB, Place::NodeB, Place::PodOnA, Place::NodeA] {
         world.becomes(place, Transport::Tcp, to, host).await?;
     }
+    world.end().await
+}
+
+/// A pod that failed is no endpoint, though its object is still there.
+pub(crate) async fn s48_pods_that_failed_are_refused(on: Cluster) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    let mut pod = onehop_e2e::world::pod("dies", "dies", "a", onehop_e2e::world::OnTerm::Exit);
+    pod["spec"]["restartPolicy"] = json!("Never");
+    world.objects.create(pod).await?;
+    world
+        .objects
+        .pod_ready("default", "dies", crate::support::READY_WITHIN)
+        .await?;
+    let to = world
+        .expose(ServiceManifest::cluster_ip("dies", "dies"))
+        .await?
+        .cluster(80);
+    let dies = Want::From(&["dies"]);
+    for place in [Place::PodOnB, Place::NodeA] {
+        world.becomes(place, Transport::Tcp, to, dies).await?;
+    }
+    let pids = world.kubelet("a")?.pids("default", "dies");
+    let pid = i32::try_from(*pids.values().next().context("it runs")?)?;
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(pid),
+        nix::sys::signal::Signal::SIGKILL,
+    )?;
+    for place in [Place::PodOnB, Place::NodeA] {
+        world
+            .becomes(place, Transport::Tcp, to, Want::Refused)
+            .await?;
+    }
+    let pods = world
+        .objects
+        .api::<k8s_openapi::api::core::v1::Pod>()
+        .get("dies")
+        .await?;
+    let phase = pods.status.and_then(|s| s.phase);
+    assert_eq!(phase.as_deref(), Some("Failed"));
     world.end().await
 }

@@ -26,11 +26,12 @@ pub(crate) async fn s21_s33_external_addresses_serve_and_of_two_claims_the_older
     world.serve_by("older", &["web"]).await?;
     // S-21
     for place in [
-        Place::Outside,
+        // Node a first: before it has the rules it sends what comes from outside back to the network.
+        Place::NodeA,
         Place::PodOnA,
         Place::PodOnB,
-        Place::NodeA,
         Place::NodeB,
+        Place::Outside,
     ] {
         for transport in [Transport::Tcp, Transport::Udp] {
             world
@@ -55,7 +56,7 @@ pub(crate) async fn s21_s33_external_addresses_serve_and_of_two_claims_the_older
     assert!(seen.iter().eq(["web"]), "S-33: {seen:?}");
     // When the older one goes the newer one gets it.
     world.objects.delete_service("older").await?;
-    for place in [Place::PodOnA, Place::Outside] {
+    for place in [Place::NodeA, Place::PodOnA, Place::Outside] {
         world
             .becomes(place, Transport::Tcp, to, Want::From(&["ask-b"]))
             .await?;

@@ -97,6 +97,8 @@ pub(crate) async fn s101_s102_s103_health_port_follows_local_ready_endpoints(
 
 fn local(name: &str, port: u16) -> ServiceManifest {
     ServiceManifest::load_balancer(name, "web")
+        // Its slices are hand-made: they stay when a node goes.
+        .with("selector", json!(null))
         .with("externalTrafficPolicy", json!("Local"))
         .with("healthCheckNodePort", json!(port))
 }
@@ -109,7 +111,8 @@ pub(crate) async fn s105_a_health_port_that_is_taken_is_told_and_tried_again(
     let world = world_with_pod_on_a(on).await?;
     let (netns, node) = world.place(Place::NodeA);
     let holder = netns.tcp_listener((node, PORT).into())?;
-    world.serve(local("held", PORT)).await?;
+    world.expose(local("held", PORT)).await?;
+    world.serve_by("held", &["web"]).await?;
     let events: kube::Api<Event> = world.objects.api();
     let what = "S-105: an event on the Service";
     eventually(&world.clock, what, WITHIN, async || {
@@ -148,7 +151,8 @@ pub(crate) async fn s104_s111_taints_and_the_end_of_the_node_reach_healthz_only(
 ) -> Result<()> {
     const PORT: u16 = 32_111;
     let world = world_with_pod_on_a(on).await?;
-    world.serve(local("kept", PORT)).await?;
+    world.expose(local("kept", PORT)).await?;
+    world.serve_by("kept", &["web"]).await?;
     let node = world.place(Place::NodeA).1;
     let (service, healthz) = ((node, PORT).into(), SocketAddr::new(node, 10356));
     answers(&world, service, 200).await?;

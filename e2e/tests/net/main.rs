@@ -32,6 +32,7 @@ mod support;
 mod terminating;
 mod topology;
 mod udp;
+mod upstream;
 mod vip;
 mod ways_to_run;
 mod zones;

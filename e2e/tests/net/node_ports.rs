@@ -42,7 +42,7 @@ pub(crate) async fn s24_s27_s28_node_ports_answer_on_the_primary_address_and_fol
     let (tcp, udp) = (exposed.node_port("tcp")?, exposed.node_port("udp")?);
     let node = world.kubelet("a")?.node().clone();
     let primary = world.place(Place::NodeA).1;
-    // S-24, S-31: both protocols, from everywhere; S-31: another protocol's number is another port.
+    // S-24, S-31: both protocols, from everywhere.
     for place in [
         Place::Outside,
         Place::PodOnA,
@@ -57,14 +57,6 @@ pub(crate) async fn s24_s27_s28_node_ports_answer_on_the_primary_address_and_fol
             .gets(place, Transport::Udp, (primary, udp).into(), WEB)
             .await?;
     }
-    world
-        .gets(
-            Place::Outside,
-            Transport::Udp,
-            (primary, tcp).into(),
-            Want::Refused,
-        )
-        .await?;
     // S-30: it is no socket that answers.
     let listening = world.on_node("a", "ss", &["-Hlntu"])?;
     for port in [tcp, udp] {

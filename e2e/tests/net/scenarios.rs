@@ -32,6 +32,7 @@ macro_rules! scenarios {
                 s25_an_undefined_port_of_a_cluster_ip_is_refused: more, Peer::Same;
                 s25_s48_s50_refusals_concern_new_flows_only: essential, Peer::Same;
                 s08_s49_internal_policy_local_with_pods_of_the_host_network: more, Peer::Same;
+                s48_pods_that_failed_are_refused: more, Peer::Same;
                 s26_s128_addresses_that_no_service_has: more, Peer::Ours("S-26", "compares our two ways to run");
             }
             external {
@@ -76,11 +77,14 @@ macro_rules! scenarios {
             }
             terminating {
                 s47_terminating_endpoints_are_used_only_when_nothing_is_ready: essential, Peer::Same;
+                s47_each_policy_falls_back_to_the_terminating_endpoints_of_its_list: more, Peer::Same;
+                s07_s40_unready_pods_serve_only_where_they_are_published: more, Peer::Same;
             }
             topology {
                 s41_s42_s45_s46_s47_hints_choose_the_endpoints_and_follow_the_nodes_zone: more, Peer::Same;
             }
             udp {
+                s91_a_flow_follows_a_changed_target_port: more, Peer::Same;
                 s47_s91_s94_s95_a_valid_flow_is_never_cut: more, Peer::Ours("S-94", "kills our agent");
                 s91_s92_s93_udp_flows_follow_their_service: essential, Peer::Same;
             }

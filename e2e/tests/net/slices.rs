@@ -4,12 +4,15 @@ use crate::{
     lab::{Want, pod_ports, selectorless},
     support::{Place, world_with_pod_on_a},
 };
-use anyhow::Result;
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{Patch, PatchParams};
 use onehop_e2e::{
     traffic::Transport,
     world::{Cluster, POD_PORT, ServiceManifest},
 };
 use serde_json::{Value, json};
+use std::net::{IpAddr, SocketAddr};
 
 /// Another TCP port of the pod `second`.
 const OTHER_PORT: u16 = 9090;
@@ -148,24 +151,66 @@ pub(crate) async fn s01_s11_services_follow_edits_of_ports_and_type(on: Cluster)
     world
         .gets(from, Transport::Tcp, exposed.cluster(80), web)
         .await?;
-    // S-01: an ExternalName Service is none; back again it gets another address and serves.
-    let external = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": "edit", "namespace": "default", "labels": {"service.kubernetes.io/service-proxy-name": "onehop"}},
-        "spec": {"type": "ExternalName", "externalName": "example.com", "clusterIP": null, "clusterIPs": null, "ipFamilies": null, "ports": null, "selector": null},
+    let found = kube::Api::<Service>::all(world.kube())
+        .list(&kube::api::ListParams::default())
+        .await?;
+    let mine = |s: &Service| {
+        s.metadata.name.as_deref() == Some("edit")
+            && s.metadata.namespace.as_deref() == Some("default")
+    };
+    assert!(
+        found.iter().any(mine),
+        "found in the list of all namespaces"
+    );
+    // S-01: an ExternalName Service is none, whatever it was before and is afterwards.
+    let services = world.objects.api::<Service>();
+    let change = async |spec: Value| {
+        let merge = Patch::Merge(json!({"spec": spec}));
+        let changed = services
+            .patch("edit", &PatchParams::default(), &merge)
+            .await?;
+        changed.spec.context("a spec")
+    };
+    let to_name = json!({
+        "type": "ExternalName", "externalName": "example.com", "clusterIP": null, "clusterIPs": null,
+        "ipFamilies": null, "ipFamilyPolicy": null, "internalTrafficPolicy": null, "externalTrafficPolicy": null,
     });
-    let services = world.objects.api::<k8s_openapi::api::core::v1::Service>();
-    let merge = kube::api::Patch::Merge(json!({"spec": external["spec"]}));
-    services
-        .patch("edit", &kube::api::PatchParams::default(), &merge)
-        .await?;
-    world
-        .becomes(from, Transport::Tcp, exposed.cluster(80), Want::Silence)
-        .await?;
-    let back = with(vec![port("t", 80, "TCP")]).with("type", json!("NodePort"));
+    let back = |kind: &str| {
+        json!({
+            "type": kind, "externalName": null, "ipFamilies": [on.family.word()],
+            "ports": [port("t", 80, "TCP")],
+        })
+    };
+    let mut last = exposed.cluster(80);
+    let mut node_port = None;
+    for kind in ["NodePort", "ClusterIP", "NodePort"] {
+        change(to_name.clone()).await?;
+        world
+            .becomes(from, Transport::Tcp, last, Want::Silence)
+            .await?;
+        if let Some(to) = node_port.take() {
+            world
+                .becomes(Place::Outside, Transport::Tcp, to, Want::Refused)
+                .await?;
+        }
+        let spec = change(back(kind)).await?;
+        let cluster: IpAddr = spec.cluster_ip.context("a ClusterIP")?.parse()?;
+        last = (cluster, 80).into();
+        world.becomes(from, Transport::Tcp, last, web).await?;
+        let number = spec.ports.iter().flatten().find_map(|p| p.node_port);
+        if let Some(number) = number {
+            let to = SocketAddr::new(world.place(Place::NodeB).1, u16::try_from(number)?);
+            world
+                .becomes(Place::Outside, Transport::Tcp, to, web)
+                .await?;
+            node_port = Some(to);
+        }
+    }
+    // Made anew it has other numbers and serves.
     world.objects.delete_service("edit").await?;
     world.service_gone("edit").await?;
-    let exposed = world.expose(back).await?;
+    let again = with(vec![port("t", 80, "TCP")]).with("type", json!("NodePort"));
+    let exposed = world.expose(again).await?;
     world
         .becomes(from, Transport::Tcp, exposed.cluster(80), web)
         .await?;

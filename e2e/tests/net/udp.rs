@@ -168,3 +168,28 @@ fn entries(world: &PodOnA, to: SocketAddr) -> Result<Vec<String>> {
     anyhow::ensure!(!ids.is_empty(), "no entry towards {to}: {table}");
     Ok(ids)
 }
+
+/// The Service's target port changes under a flow: the new number is what the pod listens on.
+pub(crate) async fn s91_a_flow_follows_a_changed_target_port(on: Cluster) -> Result<()> {
+    /// Nobody listens there.
+    const WRONG: u16 = 8_999;
+    let world = world_with_pod_on_a(on).await?;
+    let cluster = world.expose(dns()).await?.cluster(80);
+    let ports = |number: u16| json!([{"name": "udp", "protocol": "UDP", "port": number}]);
+    let endpoints = vec![world.endpoint("web").await?];
+    world
+        .slice("dns", "dns", endpoints.clone(), ports(WRONG))
+        .await?;
+    let [outside, inside] = flows(&world, cluster)?;
+    for flow in [&outside, &inside] {
+        // The pod's own refusal.
+        flow.until_not(&world, "ConnectionRefused").await?;
+    }
+    world
+        .slice("dns", "dns", endpoints, ports(onehop_e2e::world::POD_PORT))
+        .await?;
+    for flow in [&outside, &inside] {
+        flow.until(&world, "web").await?;
+    }
+    world.end().await
+}
