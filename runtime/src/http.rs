@@ -25,7 +25,7 @@ use crate::clock::Clock;
 const CONNECTIONS: usize = 512;
 /// Time in which a request's head must have come.
 const HEAD: Duration = Duration::from_secs(5);
-const ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// What a kernel without IPv6 answers, by its number: std has no kind for it.
 const EAFNOSUPPORT: i32 = 97;
 /// Pause after the system refused to accept a connection (out of descriptors).
@@ -49,15 +49,16 @@ pub async fn bind(
     }
 }
 
-/// `[::]` is every address of both families; on a kernel without IPv6 those of IPv4.
+/// `0.0.0.0` is every address of both families, since load balancers ask by either; on a kernel without IPv6 those of
+/// IPv4.
 async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let bound = TcpListener::bind(address).await;
-    match &bound {
-        Err(error) if error.raw_os_error() == Some(EAFNOSUPPORT) && address.ip() == ANY => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+    if address.ip() == ANY {
+        match TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port())).await {
+            Err(error) if error.raw_os_error() == Some(EAFNOSUPPORT) => {}
+            bound => return bound,
         }
-        _ => bound,
     }
+    TcpListener::bind(address).await
 }
 
 /// Serves until the future is dropped, which closes the listener and every connection.

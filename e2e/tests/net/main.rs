@@ -6,7 +6,6 @@
 #[macro_use]
 mod scenarios;
 
-mod affinity;
 mod aws;
 mod bad_input;
 mod cells;
