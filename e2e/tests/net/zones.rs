@@ -400,7 +400,7 @@ pub(crate) async fn fc29b_fc31_a_kept_frontend_address_reaches_the_nodes_of_its_
         .with("externalIPs", json!(FRONTS));
     world.objects.apply(service.json()).await?;
     for front in FRONTS {
-        world.captured(front).await?;
+        world.captured(front.into()).await?;
     }
     let at = node_targets(&world);
     let zones = Zones::start(world, "vip", at, (80, 80)).await?;
