@@ -8,7 +8,7 @@ use crate::{
 use anyhow::{Context, Result};
 use onehop_e2e::{
     traffic::{FailureKind, LongFlow, Transport},
-    world::{Cluster, ServiceManifest, eventually},
+    world::{Cluster, Proxy, ServiceManifest, eventually},
 };
 use serde_json::json;
 use std::{net::SocketAddr, time::Duration};
@@ -97,6 +97,47 @@ pub(crate) async fn s25_an_undefined_port_of_a_cluster_ip_is_refused(on: Cluster
         "{seen:?}"
     );
     world.end().await
+}
+
+/// Everything in the range of Services that is nobody's: beside a kube-proxy it is not ours to close; as the only proxy a
+/// packet to it ends on the node, instead of going round in the network.
+pub(crate) async fn s26_s128_addresses_that_no_service_has(on: Cluster) -> Result<()> {
+    let unallocated = on.family.of([10, 96, 200, 200].into());
+    let unallocated = match unallocated {
+        std::net::IpAddr::V4(_) => unallocated,
+        // The range is written by its own digits, not by those of IPv4.
+        std::net::IpAddr::V6(_) => "fd00:10:96::c8c8".parse()?,
+    };
+    for (proxy, leaves) in [(Proxy::Beside, true), (Proxy::Replace, false)] {
+        let world = world_with_pod_on_a(on.with_proxy(proxy)).await?;
+        let manifest = ServiceManifest::cluster_ip("web", "web");
+        let spec = world.objects.apply(manifest.json()).await?;
+        let cluster: std::net::IpAddr = spec.data["spec"]["clusterIP"]
+            .as_str()
+            .context("a ClusterIP")?
+            .parse()?;
+        for place in [Place::PodOnA, Place::NodeB] {
+            eventually(&world.clock, "the Service answers", WITHIN, async || {
+                let got = world
+                    .ask_from(place, Transport::Tcp, (cluster, 80).into())
+                    .await;
+                got.map(drop).map_err(|f| format!("{f:?}"))
+            })
+            .await?;
+            let got = world
+                .ask_from(place, Transport::Tcp, (unallocated, 80).into())
+                .await;
+            assert!(
+                matches!(&got, Err(f) if f.kind == FailureKind::TimeoutConnect),
+                "S-26 {proxy:?} from {place:?}: {got:?}"
+            );
+        }
+        let seen = world.fabric().router().drops();
+        let left = seen.iter().any(|drop| drop.destination == unallocated);
+        assert_eq!(left, leaves, "S-26 {proxy:?}: {seen:?}");
+        world.end().await?;
+    }
+    Ok(())
 }
 
 /// An undefined port over every protocol, from pods and from nodes; a Service that has no endpoint left is refused as a

@@ -6,12 +6,13 @@
 #[macro_use]
 mod scenarios;
 
+mod affinity;
 mod aws;
 mod bad_input;
 mod cells;
+mod coexistence;
 #[path = "../../src/documented.rs"]
 mod documented;
-mod coexistence;
 mod dual_stack;
 mod empty;
 mod endings;

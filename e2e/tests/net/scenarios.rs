@@ -11,6 +11,13 @@ macro_rules! scenarios {
                 s60_s62_policy_cluster_keeps_pod_addresses_and_masquerades_external_clients: essential, Peer::Same;
                 s49_s55_s63_policy_local_keeps_client_addresses_and_serves_the_cluster_from_anywhere: essential, Peer::Same;
             }
+            affinity {
+                s80_a_client_sticks_over_all_frontends_of_a_service_port: more, Peer::Same;
+                s81_a_client_chooses_again_after_the_timeout_and_each_connection_prolongs_it: more, Peer::Same;
+                s82_a_client_moves_when_its_endpoint_is_not_usable: more, Peer::Same;
+                s83_affinity_is_kept_over_a_restart_of_the_agent: more, Peer::Ours("S-83", "kills our agent");
+                s84_with_policy_local_a_client_sticks_inside_the_local_list: more, Peer::Same;
+            }
             coexistence {
                 s121_s90_i9_a_killed_agent_interrupts_nothing_and_takes_up_what_changed: more, Peer::Ours("S-121", "kills our agent");
                 s122_i5_a_stopped_agent_leaves_its_rules_and_cleanup_takes_them_and_nothing_else: more, Peer::Ours("S-122", "runs our clean-up");
@@ -26,6 +33,7 @@ macro_rules! scenarios {
                 s25_s48_s50_refusals_concern_new_flows_only: essential, Peer::Same;
                 s08_s49_internal_policy_local_with_pods_of_the_host_network: more, Peer::Same;
                 s48_pods_that_failed_are_refused: more, Peer::Same;
+                s26_s128_addresses_that_no_service_has: more, Peer::Ours("S-26", "compares our two ways to run");
             }
             external {
                 s21_s33_external_addresses_serve_and_of_two_claims_the_older_wins: more, Peer::Ours("S-33", "kube-proxy lets the last writer win");

@@ -8,6 +8,8 @@
 #[macro_use]
 mod scenarios;
 
+#[path = "../net/affinity.rs"]
+mod affinity;
 #[path = "../net/cells.rs"]
 mod cells;
 #[path = "../net/coexistence.rs"]
