@@ -80,7 +80,14 @@ impl Watches {
                     Ok(true) => break,
                     Ok(false) if told => {}
                     Ok(false) => {
-                        tracing::warn!(%kind, "the API server does not know this kind; there is none");
+                        // The words of docs/bad-input.md.
+                        if kind == NodeTargets::kind(&()) {
+                            tracing::warn!(
+                                "the API server has no NodeTargets: plain service proxy"
+                            );
+                        } else {
+                            tracing::warn!(%kind, "the API server does not know this kind; there is none");
+                        }
                         for seen in [Seen::ListBegun, Seen::ListDone] {
                             if changes.send(read(seen)).await.is_err() {
                                 return;
