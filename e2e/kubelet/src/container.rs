@@ -255,9 +255,8 @@ impl Container {
             container: self.plan.name.clone(),
         });
         self.signal(pid, Signal::SIGTERM);
-        // As the kubelet does: two seconds at least after a preStop that took all the time.
         let floor = if self.plan.pre_stop.is_some() {
-            Duration::from_secs(2)
+            self.plan.after_pre_stop
         } else {
             Duration::ZERO
         };

@@ -263,7 +263,7 @@ impl PodTask {
     fn follow(&mut self) {
         let grace = match &*self.seen.borrow_and_update() {
             Seen::Object(pod) => {
-                let grace = deletion_grace(pod);
+                let grace = deletion_grace(pod).map(|grace| grace / self.shared.speed);
                 self.api.observe(Arc::clone(pod));
                 grace
             }

@@ -17,7 +17,7 @@ const UNKNOWN: &str = "unknown";
 /// One failed request, joined with what the cloud and the kubelet stand-ins recorded.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailureReport {
-    /// Milliseconds since the load began.
+    /// Milliseconds since the load began, in time of the cloud.
     pub at_ms: u64,
     /// What it travelled on.
     pub transport: Transport,
@@ -27,7 +27,8 @@ pub struct FailureReport {
     pub pod_uid: String,
     /// That target's state in the cloud when the flow was chosen.
     pub target_state: String,
-    /// Milliseconds from that pod's SIGTERM to the start of the request; negative before it, none without one.
+    /// Milliseconds, in time of the cloud, from that pod's SIGTERM to the start of the request; negative before it, none
+    /// without one.
     pub ms_since_sigterm: Option<i64>,
     /// What the client's system said.
     pub detail: String,
@@ -47,6 +48,7 @@ impl FailureReport {
 /// Explains a failure. To be called before the client can have used the same port again.
 pub fn explain(world: &World, attempt: &Attempt, load_began: Time) -> Option<FailureReport> {
     let failure = attempt.outcome.as_ref().err()?;
+    let speed = world.cloud.scale().speed();
     let protocol = match attempt.transport {
         Transport::Tcp => Protocol::Tcp,
         Transport::Udp => Protocol::Udp,
@@ -59,7 +61,7 @@ pub fn explain(world: &World, attempt: &Attempt, load_began: Time) -> Option<Fai
         .as_deref()
         .and_then(|uid| world.journal.sigterm_of(uid));
     Some(FailureReport {
-        at_ms: millis(attempt.begun.since(load_began)),
+        at_ms: millis(attempt.begun.since(load_began) * speed),
         transport: attempt.transport,
         kind: failure.kind,
         pod_uid: pod_uid.unwrap_or_else(|| UNKNOWN.into()),
@@ -67,7 +69,8 @@ pub fn explain(world: &World, attempt: &Attempt, load_began: Time) -> Option<Fai
             || UNKNOWN.into(),
             |chosen| state_of(world, chosen.target, chosen.at),
         ),
-        ms_since_sigterm: sigterm.map(|s| attempt.begun.as_millis() - s.as_millis()),
+        ms_since_sigterm: sigterm
+            .map(|s| (attempt.begun.as_millis() - s.as_millis()).saturating_mul(i64::from(speed))),
         detail: failure.detail.clone(),
     })
 }

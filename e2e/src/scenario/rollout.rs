@@ -32,6 +32,8 @@ pub struct RolloutReport {
     pub syn_retx: u64,
     /// Connections begun as a share of rate times time.
     pub kept_rate: f64,
+    /// How many times faster than the wall cloud and pods ran; times below are theirs (FC-07).
+    pub speed: u32,
     /// Each failure with its cause.
     pub failures: Vec<FailureReport>,
     /// From the change of the Deployment to its completion, old pods gone included.
@@ -65,6 +67,7 @@ impl Rollout<'_> {
     pub async fn during(self, change: impl AsyncFnOnce() -> Result<()>) -> Result<RolloutReport> {
         let world = self.world;
         let clock = &world.clock;
+        let speed = world.cloud.scale().speed();
         let retransmitted = syn_retransmissions(world.client.netns())?;
         let began = clock.now();
         let mut tcp = self.load(Transport::Tcp, TCP_PER_SECOND);
@@ -97,7 +100,8 @@ impl Rollout<'_> {
             syn_retx: syn_retransmissions(world.client.netns())?.saturating_sub(retransmitted),
             kept_rate: tcp.kept_rate(TCP_PER_SECOND),
             failures,
-            rollout_ms: millis(took),
+            speed,
+            rollout_ms: millis(took * speed),
             span: Some((began, clock.now())),
         })
     }

@@ -12,6 +12,14 @@ pub enum OnTerm {
 }
 
 impl OnTerm {
+    /// Grace that leaves time for it.
+    fn grace_seconds(self) -> u32 {
+        match self {
+            Self::Exit => 30,
+            Self::ServeSeconds(seconds) => (seconds + 10).max(30),
+        }
+    }
+
     fn argument(self) -> String {
         match self {
             Self::Exit => "exit".into(),
@@ -50,7 +58,7 @@ pub fn pod(name: &str, app: &str, node: &str, on_term: OnTerm) -> Value {
 
 fn pod_spec(on_term: OnTerm) -> Value {
     json!({
-        "terminationGracePeriodSeconds": 30,
+        "terminationGracePeriodSeconds": on_term.grace_seconds(),
         "containers": [{
             "name": "server", "image": "pod-server",
             "args": ["--tcp", POD_PORT.to_string(), "--udp", POD_PORT.to_string(), "--on-term", on_term.argument()],

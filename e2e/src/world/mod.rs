@@ -40,7 +40,7 @@ use crate::{
     traffic::SocketSource,
 };
 use anyhow::{Context, Result};
-use e2e_cloud::{Cloud, engine::Profile};
+use e2e_cloud::{Cloud, engine::Profile, scale::Speeds};
 use e2e_fabric::{ClientNet, Drop, Fabric, FabricConfig, Netns, WorldTag};
 use e2e_kubelet::Kubelet;
 use folder::{Folder, LastWords};
@@ -50,6 +50,7 @@ use start::{ControllerStart, LocalCloud, NodesStart};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 use witness::Witness;
 
@@ -168,12 +169,17 @@ pub struct WorldConfig {
     pub cloud: CloudKind,
     /// Seed of every random choice.
     pub seed: u64,
+    /// How the cloud behaves; as its kind does if none is given.
+    pub profile: Option<Profile>,
+    /// How long an ended pod's address stays with its node, in time of the cloud (FC-75).
+    pub cooldown: Duration,
+    /// How many times faster than the wall timers of the cloud, of pods and of the product run: all or none (FC-04).
+    /// Clients, probes of kubelets and everything that the machine itself does keep the wall's time.
+    pub speeds: Speeds,
     /// Control plane and Service proxy.
     pub cluster: Cluster,
     /// Flags of the agents beside those that every world gives.
     pub agent_flags: Vec<&'static str>,
-    /// How the cloud behaves, where it is not as its kind does.
-    pub profile: Option<Profile>,
     /// How many controllers there are.
     pub replicas: Replicas,
     /// Leave a folder with logs when the world does not end well.
@@ -189,9 +195,11 @@ impl Default for WorldConfig {
             zones: vec!["zone-a"],
             cloud: CloudKind::Local,
             seed: 1,
+            profile: None,
+            cooldown: Duration::ZERO,
+            speeds: Speeds::all(1),
             cluster: Cluster::default(),
             agent_flags: Vec::new(),
-            profile: None,
             replicas: Replicas::One,
             keep_logs: true,
             progress: |_| {},
@@ -235,9 +243,14 @@ impl World {
     /// Starts everything and waits until it is ready to serve.
     pub async fn start(config: WorldConfig) -> Result<Self> {
         let clock = Clock::system();
+        let scale = config.speeds.scale(clock.now())?;
         let tag = WorldTag::new()?;
         let folder = Folder::make(tag.as_str(), config.keep_logs)?;
-        let fabric = Fabric::new(tag, FabricConfig::new(clock))?;
+        let network = FabricConfig {
+            cooldown: config.cooldown / config.speeds.cool_down.max(1),
+            ..FabricConfig::new(clock)
+        };
+        let fabric = Fabric::new(tag, network)?;
         (config.progress)("network: router and management network");
         let cluster = config.cluster;
         let plane =
@@ -254,7 +267,7 @@ impl World {
             }
         });
         let witness = Witness::start(plane.client(), clock, config.seed);
-        let local = LocalCloud::start(&fabric, clock, &config)?;
+        let local = LocalCloud::start(&fabric, clock, scale, &config)?;
         (config.progress)("local cloud with its load balancer nodes");
         let journal = Arc::new(Journal::default());
         let kubelets = start::nodes(&NodesStart {
@@ -277,6 +290,7 @@ impl World {
             proxy: cluster.proxy,
             clock,
             cloud: config.cloud,
+            speed: config.speeds.product,
         };
         let (controller, second) = match config.replicas {
             Replicas::One => (start::controller(&start).await?, None),

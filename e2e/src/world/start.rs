@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 pub(super) const CLOUD: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Fabric::MANAGEMENT), 9000);
 /// Seconds that an old target group is kept after a switch. The local cloud switches at once, so little is enough.
-const SWITCH_TAIL_SECONDS: &str = "5";
+const SWITCH_TAIL_SECONDS: f64 = 5.0;
 
 /// The local cloud: its engine, its API and a load balancer node in each zone.
 pub(super) struct LocalCloud {
@@ -34,7 +34,12 @@ pub(super) struct LocalCloud {
 }
 
 impl LocalCloud {
-    pub(super) fn start(fabric: &Fabric, clock: Clock, world: &WorldConfig) -> Result<Self> {
+    pub(super) fn start(
+        fabric: &Fabric,
+        clock: Clock,
+        scale: Scale,
+        world: &WorldConfig,
+    ) -> Result<Self> {
         let config = CloudConfig {
             profile: match (&world.profile, world.cloud) {
                 (Some(profile), _) => profile.clone(),
@@ -42,7 +47,7 @@ impl LocalCloud {
                 (None, CloudKind::Aws) => Profile::nlb(),
             },
             seed: world.seed,
-            scale: Scale::new(clock.now(), 1),
+            scale,
             ranges: vec![Fabric::LB_CIDR.into(), Fabric::LB_CIDR6.into()],
         };
         let cloud = Cloud::new(config, clock);
@@ -96,12 +101,14 @@ pub(super) struct NodesStart<'a> {
 /// Nodes with their kubelets, and on each the world's Service proxy as a hostNetwork pod.
 pub(super) async fn nodes(start: &NodesStart<'_>) -> Result<Vec<Kubelet>> {
     let config = start.config;
-    let images = images(config.cluster.proxy)?;
+    let speed = config.speeds.pod_grace;
+    let images = images(config.cluster.proxy, speed)?;
     let mut kubelets = Vec::new();
     let zones = config.zones.iter().cycle();
     for ((name, zone), seed) in config.nodes.iter().zip(zones).zip(config.seed..) {
         let kubelet = KubeletConfig {
             zone: (*zone).to_owned(),
+            speed,
             log_folder: Some(start.folder.path().to_owned()),
             seed,
             ..KubeletConfig::new(images.clone(), start.clock, start.journal.hook())
@@ -115,9 +122,13 @@ pub(super) async fn nodes(start: &NodesStart<'_>) -> Result<Vec<Kubelet>> {
 }
 
 /// Image names of this world's pods, each with its program.
-fn images(proxy: Proxy) -> Result<ImageTable> {
+fn images(proxy: Proxy, speed: u32) -> Result<ImageTable> {
     let ours = Programs::of_this_build()?;
-    let images = ImageTable::default().with("pod-server", ours.path("pod-server")?, &[]);
+    let images = ImageTable::default().with(
+        "pod-server",
+        ours.path("pod-server")?,
+        &["--speed", &speed.to_string()],
+    );
     Ok(match proxy {
         Proxy::Beside | Proxy::Replace => {
             images.with("onehop-node-agent", ours.path("onehop-node-agent")?, &[])
@@ -171,6 +182,8 @@ pub(super) struct ControllerStart<'a> {
     pub(super) proxy: Proxy,
     pub(super) clock: Clock,
     pub(super) cloud: CloudKind,
+    /// How many times shorter the product's own bounds are.
+    pub(super) speed: u32,
 }
 
 impl ControllerStart<'_> {
@@ -196,10 +209,11 @@ impl ControllerStart<'_> {
                 ),
             ]),
         };
+        let switch_tail = SWITCH_TAIL_SECONDS / f64::from(self.speed);
         let args = [
             ("--install-id", INSTALL_ID.to_owned()),
             ("--proxy", self.proxy.controller_flag().to_owned()),
-            ("--switch-tail-seconds", SWITCH_TAIL_SECONDS.to_owned()),
+            ("--switch-tail-seconds", switch_tail.to_string()),
             ("--kubeconfig", kubeconfig.to_string_lossy().into_owned()),
         ];
         Controller::start(

@@ -8,6 +8,7 @@ mod guard;
 mod instant;
 mod leader_changes;
 mod promise;
+mod scaled;
 mod support;
 mod tails;
 mod unrest;

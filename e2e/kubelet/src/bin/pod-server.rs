@@ -37,6 +37,9 @@ struct Args {
     /// Time before /ready answers 200, in seconds ("2", "0.5s").
     #[arg(long, default_value = "0", value_parser = seconds)]
     start_delay: Duration,
+    /// How many times shorter than said the time to serve after SIGTERM is.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    speed: u32,
     /// Own name.
     #[arg(long, env = "POD_NAME", default_value = "")]
     pod_name: String,
@@ -139,7 +142,11 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         ports.spawn_local(datagrams(socket, Rc::clone(&identity), stage.clone()));
     }
     drop(stage);
-    tokio::task::spawn_local(life(term, args.on_term, args.start_delay, set_stage));
+    let on_term = match args.on_term {
+        OnTerm::Serve(time) => OnTerm::Serve(time / args.speed),
+        other => other,
+    };
+    tokio::task::spawn_local(life(term, on_term, args.start_delay, set_stage));
     while ports.join_next().await.is_some() {}
     Ok(())
 }
