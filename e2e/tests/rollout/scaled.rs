@@ -7,11 +7,11 @@ use e2e_cloud::{
     engine::{Lag, Profile, TargetState, What},
     scale::Speeds,
 };
+use e2e_kubelet::PodStep;
 use onehop_e2e::{
     scenario::{Rollout, RolloutReport},
     world::{OnTerm, ServiceManifest, World, WorldConfig},
 };
-use e2e_kubelet::PodStep;
 use std::{collections::BTreeMap, time::Duration};
 
 const SPEED: u32 = 10;
@@ -32,12 +32,8 @@ fn config() -> WorldConfig {
 
 async fn rollout(serve_seconds: u32) -> Result<(World, RolloutReport)> {
     let manifest = ServiceManifest::load_balancer("web", "web").pod_mode();
-    let (world, address) = served_by(
-        config(registration),
-        manifest,
-        OnTerm::ServeSeconds(serve_seconds),
-    )
-    .await?;
+    let (world, address) =
+        served_by(config(), manifest, OnTerm::ServeSeconds(serve_seconds)).await?;
     let report = Rollout {
         world: &world,
         address,
@@ -117,11 +113,17 @@ async fn fc03_fc04_fc07_at_ten_times_the_speed_pods_that_serve_for_longer_than_t
     assert!(report.rollout_ms >= 60_000, "{} ms", report.rollout_ms);
     for took in times_to_serve(&world) {
         let wall = Duration::from_secs(60) / SPEED;
-        assert!(took >= wall && took < wall * 5, "FC-04: {took:?} of the wall");
+        assert!(
+            took >= wall && took < wall * 5,
+            "FC-04: {took:?} of the wall"
+        );
     }
     for took in tails(&world) {
         let wall = Duration::from_secs(TAIL) / SPEED;
-        assert!(took >= wall && took < wall * 5, "FC-04: {took:?} of the wall");
+        assert!(
+            took >= wall && took < wall * 5,
+            "FC-04: {took:?} of the wall"
+        );
     }
     let lags = registrations(&world);
     assert!(lags.len() >= 8, "{lags:?}");
