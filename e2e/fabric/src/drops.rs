@@ -16,7 +16,7 @@ use crate::netns::Netns;
 use crate::{Result, io};
 
 /// The nflog group that the router's rules log to.
-pub(crate) const GROUP: u16 = 1;
+pub const GROUP: u16 = 1;
 
 /// Why the router dropped a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -128,17 +128,17 @@ fn read(mut socket: Socket, stop: &AtomicBool, seen: &Mutex<Vec<Drop>>, hook: Op
 // linux/netfilter/nfnetlink_log.h
 const MSG_PACKET: u16 = 4 << 8;
 const MSG_CONFIG: u16 = (4 << 8) | 1;
-const CFG_CMD: u16 = 1;
+pub(crate) const CFG_CMD: u16 = 1;
 const CFG_MODE: u16 = 2;
 const CFG_QTHRESH: u16 = 5;
 const CMD_BIND: u8 = 1;
-const CMD_UNBIND: u8 = 2;
+pub(crate) const CMD_UNBIND: u8 = 2;
 const COPY_PACKET: u8 = 2;
 const ATTR_INDEV: u16 = 4;
-const ATTR_PAYLOAD: u16 = 9;
+pub(crate) const ATTR_PAYLOAD: u16 = 9;
 const ATTR_PREFIX: u16 = 10;
 
-fn open() -> std::io::Result<Socket> {
+pub(crate) fn open() -> std::io::Result<Socket> {
     let mut socket = Socket::new(
         Domain::from(libc::AF_NETLINK),
         Type::RAW,
@@ -173,7 +173,7 @@ fn send(socket: &mut Socket, attributes: &[(u16, &[u8])]) -> std::io::Result<()>
     }
 }
 
-fn command(attributes: &[(u16, &[u8])]) -> Vec<u8> {
+pub(crate) fn command(attributes: &[(u16, &[u8])]) -> Vec<u8> {
     let mut body = vec![0, 0];
     body.extend(GROUP.to_be_bytes());
     for (kind, value) in attributes {
@@ -194,7 +194,7 @@ fn command(attributes: &[(u16, &[u8])]) -> Vec<u8> {
 }
 
 /// The bodies of the packet messages in one datagram, after their nfgenmsg.
-fn messages(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         loop {
             let length =
@@ -209,7 +209,7 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(rest.get(..2)?.try_into().ok()?));
         let kind = u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?) & 0x3fff;
@@ -252,15 +252,15 @@ fn packet(message: &[u8]) -> Option<Drop> {
     })
 }
 
-struct Header {
-    source: IpAddr,
-    destination: IpAddr,
-    protocol: u8,
-    length: usize,
+pub(crate) struct Header {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) protocol: u8,
+    pub(crate) length: usize,
 }
 
 /// The IP header at the start of a packet; an IPv6 one without extensions, which nobody here sends.
-fn header(ip: &[u8]) -> Option<Header> {
+pub(crate) fn header(ip: &[u8]) -> Option<Header> {
     if ip.first()? >> 4 == 6 {
         let address = |at: usize| {
             Some(Ipv6Addr::from(

@@ -15,6 +15,7 @@ mod client;
 mod counters;
 mod drops;
 mod fabric;
+mod first;
 mod floating;
 mod flows;
 mod ip;
@@ -31,8 +32,9 @@ mod twin;
 
 pub use client::ClientNet;
 pub use counters::{Count, Hook, HopCounters, HopMatch};
-pub use drops::{Drop, DropReason};
+pub use drops::{Drop, DropReason, GROUP as NFLOG_GROUP};
 pub use fabric::{Fabric, FabricConfig};
+pub use first::{FirstHook, FirstPacket, FirstPackets};
 pub use flows::{FlowEvent, FlowHook, FlowLog, FlowRecord};
 pub use lb::LbNet;
 pub use netns::Netns;

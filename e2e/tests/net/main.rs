@@ -9,6 +9,7 @@ mod scenarios;
 mod affinity;
 mod aws;
 mod bad_input;
+mod causes;
 mod cells;
 mod coexistence;
 #[path = "../../src/documented.rs"]

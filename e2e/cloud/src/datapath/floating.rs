@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use e2e_fabric::NFLOG_GROUP;
 use onehop_nft::expr::{DynsetOp, LookupTo, MetaKey, PayloadAt, PayloadBase, SetRef};
 use onehop_nft::{
     Batch, Chain, ChainType, CmpOp, Element, Expr, Family, Field, FieldType, Hook, Reg, Rule, Set,
@@ -147,6 +148,8 @@ pub(super) fn add_choice(batch: &mut Batch, family: Family, count: u32, idle: Id
         add(Rule::new(family).l4proto(TCP), FLOWS, idle.tcp),
         add(Rule::new(family).l4proto(TCP), FRESH, FRESH_FOR),
         add(Rule::new(family).l4proto(UDP), FLOWS, idle.udp),
+        // The record of choices (FC-83): these flows are in no table of connections.
+        Rule::new(family).nflog(NFLOG_GROUP, "chosen"),
         Rule::new(family).counter().accept(),
     ];
     for rule in rules {

@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use e2e_fabric::{FlowEvent, FlowHook, FlowRecord};
+use e2e_fabric::{FirstHook, FlowEvent, FlowHook, FlowRecord};
 use onehop_core::time::Time;
 use onehop_nft::DumpError;
 use onehop_nft::conntrack::{self, Conntrack, Filter};
 
+use super::kernel::Kernel;
 use crate::cloud::Cloud;
 use crate::engine::{DataPathState, Frontend, NodeId, Protocol, What};
 
@@ -78,6 +79,29 @@ pub struct Chosen {
 pub(super) fn log_to(cloud: Cloud, node: Arc<OnceLock<NodeId>>) -> FlowHook {
     Arc::new(move |event| {
         if let Some(what) = node.get().and_then(|node| line(*node, &event)) {
+            cloud.with(|engine, now| engine.observe(now, None, what));
+        }
+    })
+}
+
+/// As [`log_to`], for floating frontends. Their ends are not seen: members answer clients directly.
+pub(super) fn log_floating_to(
+    cloud: Cloud,
+    node: Arc<OnceLock<NodeId>>,
+    kernel: Arc<Mutex<Kernel>>,
+) -> FirstHook {
+    Arc::new(move |first| {
+        let line = || {
+            let kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
+            Some(What::FlowStarted {
+                node: *node.get()?,
+                client: first.client,
+                frontend: frontend(first.protocol, first.destination)?,
+                target: SocketAddr::new(kernel.member(first.mark)?, first.destination.port()),
+            })
+        };
+        // The kernel's lock is free again when the cloud's is taken.
+        if let Some(what) = line() {
             cloud.with(|engine, now| engine.observe(now, None, what));
         }
     })

@@ -146,6 +146,12 @@ impl Kernel {
         Ok(flows)
     }
 
+    /// The member that a delivery link leads to.
+    pub(super) fn member(&self, mark: u32) -> Option<IpAddr> {
+        let link = self.links.iter().find(|(_, link)| **link == mark);
+        link.map(|(member, _)| *member)
+    }
+
     fn flow(&self, of: &Remembered) -> Option<Flow> {
         let (member, _) = self.links.iter().find(|(_, link)| **link == of.mark)?;
         let protocols = [Protocol::Tcp, Protocol::Udp];

@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use e2e_fabric::{FlowLog, LbNet, Router};
+use e2e_fabric::{FirstPackets, FlowLog, LbNet, Router};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use onehop_runtime::clock::Clock;
@@ -70,6 +70,8 @@ pub struct NetNode {
     clock: Clock,
     kernel: Arc<Mutex<Kernel>>,
     record: Arc<FlowLog>,
+    // The same for floating frontends, whose flows are not translated.
+    floating: Arc<FirstPackets>,
 }
 
 impl NetNode {
@@ -86,11 +88,20 @@ impl NetNode {
             node: address.into(),
             source,
         })?;
+        let kernel = Arc::new(Mutex::new(kernel));
+        let hook =
+            flows::log_floating_to(cloud.clone(), Arc::clone(&known_as), Arc::clone(&kernel));
+        let floating = FirstPackets::start(net.netns(), *cloud.clock(), hook);
+        let floating = floating.map_err(|source| Error::Fabric {
+            node: address.into(),
+            source,
+        })?;
         let node = Self {
             net,
             clock: *cloud.clock(),
-            kernel: Arc::new(Mutex::new(kernel)),
+            kernel,
             record: Arc::new(record),
+            floating: Arc::new(floating),
         };
         // Nothing is forwarded, and so no flow begins, before the number is known: programming waits for the lock.
         let forwards = node.lock();
@@ -103,12 +114,25 @@ impl NetNode {
     /// What the LB node chose for the flow that this client socket began last, also when that flow has
     /// ended. Known from the moment in which the first packet left for the target.
     pub fn chosen(&self, protocol: Protocol, client: SocketAddr) -> Option<Chosen> {
-        let record = self.record.last_of(protocol.number(), client)?;
-        Some(Chosen {
+        let record = self.record.last_of(protocol.number(), client);
+        let translated = record.map(|record| Chosen {
             target: record.endpoint,
             source: record.source,
             at: record.at,
-        })
+        });
+        let kept = self.floating.last_of(protocol.number(), client);
+        let kept = kept.and_then(|first| {
+            let member = self.lock().member(first.mark)?;
+            Some(Chosen {
+                target: SocketAddr::new(member, first.destination.port()),
+                source: client,
+                at: first.at,
+            })
+        });
+        [translated, kept]
+            .into_iter()
+            .flatten()
+            .max_by_key(|chosen| chosen.at)
     }
 
     /// The flows that this client socket had through the LB node, newest first, those that have ended
