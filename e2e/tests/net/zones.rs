@@ -5,7 +5,10 @@
 use anyhow::{Context, Result};
 use onehop_e2e::{
     traffic::{Answer, Failure, FailureKind, Transport, ask_tcp, ask_udp},
-    world::{Cluster, OnTerm, POD_PORT, ServiceManifest, World, WorldConfig, eventually, pod},
+    world::{
+        Cluster, OnTerm, POD_PORT, ServiceManifest, World, WorldConfig, eventually, first_answer,
+        pod,
+    },
 };
 use serde_json::{Value, json};
 use std::{
@@ -404,6 +407,10 @@ pub(crate) async fn fc29b_fc31_a_kept_frontend_address_reaches_the_nodes_of_its_
     }
     let at = node_targets(&world);
     let zones = Zones::start(world, "vip", at, (80, 80)).await?;
+    // A proxy may know the addresses before it knows the pods, and refuses until then.
+    for front in FRONTS {
+        first_answer(&zones.world, (front, 80).into()).await?;
+    }
     let client = zones.client();
     let peers: [&[IpAddr]; 2] = [&[client], &[client]];
     let near = [&PODS[..1], &PODS[1..]];
