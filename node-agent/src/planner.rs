@@ -351,12 +351,13 @@ impl Planner {
     }
 
     /// Known clients have to be looked at where an endpoint left a list (S-240), and where nothing is known of what they
-    /// were allowed before: after a start, or when affinity is switched on again.
+    /// were allowed before: after a start, or when affinity is switched on again. A list that only gained is told as
+    /// well: a second look may still be due, and by the old list it would forget clients of the new endpoints.
     fn note_sticky(&mut self, key: &ServiceKey, compiled: &Compiled, batch: &mut Batch) {
         let old = self.summaries.get(key).map(|summary| &summary.sticky);
         for (map, endpoints) in &compiled.sticky {
             let before = old.and_then(|old| old.get(map));
-            if before.is_none_or(|before| !before.is_subset(endpoints)) {
+            if before != Some(endpoints) {
                 batch.change.retain.insert(*map, endpoints.clone());
             }
         }

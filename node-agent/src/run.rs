@@ -79,6 +79,28 @@ struct Inlets {
     stop: CancellationToken,
 }
 
+/// What every fixed port of the agent waits with and for.
+struct Opening {
+    clock: Clock,
+    rng: SmallRng,
+    tables: watch::Receiver<Tables>,
+    stop: CancellationToken,
+}
+
+impl Opening {
+    fn ports(&mut self, addrs: &[SocketAddr], handler: &Handler) -> Vec<Port> {
+        let port = |addr: &SocketAddr| Port {
+            addr: *addr,
+            handler: handler.clone(),
+            clock: self.clock,
+            backoff: Policy::BIND.start(&mut self.rng),
+            tables: self.tables.clone(),
+            stop: self.stop.clone(),
+        };
+        addrs.iter().map(port).collect()
+    }
+}
+
 /// Runs the agent until it is stopped or cannot go on.
 pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let Parts {
@@ -99,22 +121,17 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let (listens, wanted_listens) = watch::channel(BTreeSet::new());
     let (failures, bind_failures) = mpsc::unbounded_channel();
     let (taken, tables) = watch::channel(Tables::NotOurs);
-    let mut open = |addrs: &[SocketAddr], handler: &Handler| -> Vec<Port> {
-        let port = |addr: &SocketAddr| Port {
-            addr: *addr,
-            handler: handler.clone(),
-            clock,
-            backoff: Policy::BIND.start(&mut rng),
-            tables: tables.clone(),
-            stop: stop.clone(),
-        };
-        addrs.iter().map(port).collect()
+    let mut opening = Opening {
+        clock,
+        rng: SmallRng::from_rng(&mut rng),
+        tables: tables.clone(),
+        stop: stop.clone(),
     };
-    let health = open(
+    let health = opening.ports(
         &config.health_binds,
         &proxy::handler(board.clone(), metrics.clone()),
     );
-    let own = open(
+    let own = opening.ports(
         &config.metrics_binds,
         &metrics.clone().handler(configz(&config)),
     );

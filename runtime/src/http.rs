@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,9 +25,6 @@ use crate::clock::Clock;
 const CONNECTIONS: usize = 512;
 /// Time in which a request's head must have come.
 const HEAD: Duration = Duration::from_secs(5);
-const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-/// What a kernel without IPv6 answers, by its number: std has no kind for it.
-const EAFNOSUPPORT: i32 = 97;
 /// Pause after the system refused to accept a connection (out of descriptors).
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -39,7 +36,7 @@ pub async fn bind(
     mut failed: impl FnMut(&std::io::Error),
 ) -> TcpListener {
     loop {
-        match listen(address).await {
+        match TcpListener::bind(address).await {
             Ok(listener) => return listener,
             Err(error) => {
                 failed(&error);
@@ -47,18 +44,6 @@ pub async fn bind(
             }
         }
     }
-}
-
-/// `0.0.0.0` is every address of both families, since load balancers ask by either; on a kernel without IPv6 those of
-/// IPv4.
-async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    if address.ip() == ANY {
-        match TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port())).await {
-            Err(error) if error.raw_os_error() == Some(EAFNOSUPPORT) => {}
-            bound => return bound,
-        }
-    }
-    TcpListener::bind(address).await
 }
 
 /// Serves until the future is dropped, which closes the listener and every connection.
@@ -154,16 +139,6 @@ mod tests {
         server.abort();
         assert!(server.await.unwrap_err().is_cancelled());
         assert!(TcpStream::connect(address).await.is_err());
-    }
-
-    #[tokio::test]
-    async fn s100_the_wildcard_is_every_address_of_both_families() {
-        let listener = listen(SocketAddr::new(ANY, 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        for address in ["127.0.0.1", "::1"] {
-            let address: IpAddr = address.parse().unwrap();
-            assert!(TcpStream::connect((address, port)).await.is_ok());
-        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -121,6 +121,10 @@ pub(crate) async fn s03_a_headless_slice_is_not_looked_at(on: Cluster) -> Result
 }
 
 /// Edits of a Service while it is used: ports come, go and change; the type changes, and comes back.
+#[allow(
+    clippy::too_many_lines,
+    reason = "one Service, edited step by step; each step starts from the one before"
+)]
 pub(crate) async fn s01_s11_services_follow_edits_of_ports_and_type(on: Cluster) -> Result<()> {
     let world = world_with_pod_on_a(on).await?;
     let from = Place::PodOnB;

@@ -195,7 +195,7 @@ pub(crate) async fn s22_k27_an_address_is_listed_first_programmed_then_and_publi
         WITHIN,
         async || {
             let left = [listed(&world, "a").await, listed(&world, "b").await].concat();
-            if left.contains(&address.into()) {
+            if left.contains(&address) {
                 Err(format!("{left:?}"))
             } else {
                 Ok(())
