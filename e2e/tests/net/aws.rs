@@ -89,7 +89,10 @@ async fn judged(world: &World) -> Result<()> {
             }
         },
     )
-    .await
+    .await?;
+    // What the cloud knows its nodes follow a moment later.
+    world.cloud_settled().await;
+    Ok(())
 }
 
 /// Deletes the Service and waits until nothing that was made for it is left.
