@@ -288,11 +288,12 @@ fn s105_a_health_check_node_port_that_another_process_has_is_an_event_and_opened
     on_a_node(|world| async move {
         let client = world.server.client(&Identity::admin());
         let services: Api<Service> = Api::default_namespaced(client.clone());
-        let taken = TcpListener::bind(format!("{NODE}:31234")).unwrap();
+        // Of the ports that are never given to somebody who asked for none, as its own node port.
+        let taken = TcpListener::bind(format!("{NODE}:30034")).unwrap();
         let service = serde_json::from_value(json!({
             "metadata": {"name": "lb", "labels": {"service.kubernetes.io/service-proxy-name": "onehop"}},
             "spec": {
-                "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31234,
+                "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30034,
                 "ports": [{"port": 80, "targetPort": 8080}],
             },
         }))
@@ -317,7 +318,7 @@ fn s105_a_health_check_node_port_that_another_process_has_is_an_event_and_opened
         drop(taken);
         world
             .eventually("S-105: it is opened by a timer", async || {
-                tokio::net::TcpStream::connect((NODE, 31234)).await.is_ok()
+                tokio::net::TcpStream::connect((NODE, 30034)).await.is_ok()
             })
             .await;
     });
