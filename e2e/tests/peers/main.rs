@@ -70,10 +70,6 @@ enum Peer {
     /// What the agent makes of it.
     Same,
     /// Something else, by this requirement and for this reason: it has to fail with kube-proxy.
-    #[expect(
-        dead_code,
-        reason = "no scenario differs today; the next that does says so here"
-    )]
     Differs(&'static str, &'static str),
     /// Nothing: it is about our own programs, by this requirement. It runs as one of `packets` only.
     Ours(&'static str, &'static str),
