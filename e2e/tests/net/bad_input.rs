@@ -248,11 +248,11 @@ async fn i8_i12_nothing_that_befalls_programs_and_nodes_costs_a_service_a_single
     first_answer(&by.world, address).await?;
     // Another process has the health port of a Service.
     let node = by.world.kubelet("a")?.node();
-    let port: SocketAddr = (node.address(), 31_234).into();
+    let port: SocketAddr = (node.address(), 30_034).into();
     let taken = node.netns().tcp_listener(port)?;
     let local = ServiceManifest::load_balancer("local", "web")
         .with("externalTrafficPolicy", json!("Local"))
-        .with("healthCheckNodePort", json!(31_234));
+        .with("healthCheckNodePort", json!(30_034));
     by.world.objects.apply(local.json()).await?;
     by.told("local", "health-port-taken").await?;
     drop(taken);
@@ -263,13 +263,16 @@ async fn i8_i12_nothing_that_befalls_programs_and_nodes_costs_a_service_a_single
         crds.delete(&crd.name_any(), &DeleteParams::default())
             .await?;
     }
-    by.world.clock.sleep(Duration::from_secs(3)).await;
-    let log = std::fs::read_to_string(by.world.folder().join("controller.log"))?;
+    let log = by.world.folder().join("controller.log");
     for case in ["api-server-away", "crds-deleted"] {
-        ensure!(
-            log.contains(&documented::text(case)),
-            "{case} is not in the log"
-        );
+        let text = documented::text(case);
+        eventually(&by.world.clock, case, READY_WITHIN, async || {
+            let log = std::fs::read_to_string(&log).map_err(|e| e.to_string())?;
+            let told = log.contains(&text);
+            told.then_some(())
+                .ok_or_else(|| "not in the log".to_owned())
+        })
+        .await?;
     }
     let service = by.world.objects.service("steady").await?;
     let ingress = service
