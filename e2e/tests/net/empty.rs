@@ -236,17 +236,28 @@ pub(crate) async fn s48_pods_that_failed_are_refused(on: Cluster) -> Result<()> 
         nix::unistd::Pid::from_raw(pid),
         nix::sys::signal::Signal::SIGKILL,
     )?;
+    // First said, then refused: before, it would be the pod itself that refuses.
+    let pods = world.objects.api::<k8s_openapi::api::core::v1::Pod>();
+    let failed = "the kubelet says that the pod failed";
+    onehop_e2e::world::eventually(
+        &world.clock,
+        failed,
+        crate::support::READY_WITHIN,
+        async || {
+            let pod = pods.get("dies").await.map_err(|e| e.to_string())?;
+            let phase = pod.status.and_then(|s| s.phase);
+            if phase.as_deref() == Some("Failed") {
+                Ok(())
+            } else {
+                Err(format!("{phase:?}"))
+            }
+        },
+    )
+    .await?;
     for place in [Place::PodOnB, Place::NodeA] {
         world
             .becomes(place, Transport::Tcp, to, Want::Refused)
             .await?;
     }
-    let pods = world
-        .objects
-        .api::<k8s_openapi::api::core::v1::Pod>()
-        .get("dies")
-        .await?;
-    let phase = pods.status.and_then(|s| s.phase);
-    assert_eq!(phase.as_deref(), Some("Failed"));
     world.end().await
 }
