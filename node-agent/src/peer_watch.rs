@@ -182,14 +182,68 @@ fn is_ours(changed: &Table) -> bool {
 
 /// Whether kube-proxy's health port is answered, and not by an agent: those say who they are.
 fn port_is_answered_by_another() -> bool {
-    let ask = || -> io::Result<String> {
-        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, KUBE_PROXY_HEALTH_PORT));
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, KUBE_PROXY_HEALTH_PORT));
+    is_another(&answer_of(to))
+}
+
+fn is_another(answer: &[u8]) -> bool {
+    let answer = String::from_utf8_lossy(answer);
+    answer.starts_with("HTTP/") && !answer.contains(SERVER)
+}
+
+/// What a health port says; nothing if nobody listens. What came before a reset or the end of our patience counts: who
+/// answers and then cuts the connection is there all the same.
+fn answer_of(to: SocketAddr) -> Vec<u8> {
+    let mut answer = Vec::new();
+    let mut ask = || -> io::Result<()> {
         let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-        let mut answer = Vec::new();
+        // Refused if the other side has answered and closed already; its answer can still be read.
+        let asked = stream
+            .write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.take(4096).read_to_end(&mut answer)?;
-        Ok(String::from_utf8_lossy(&answer).into_owned())
+        asked
     };
-    ask().is_ok_and(|answer| answer.starts_with("HTTP/") && !answer.contains(SERVER))
+    if let Err(error) = ask() {
+        tracing::trace!(%error, %to, "the health port was not read to its end");
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Answers one connection and then resets it, with the request unread.
+    fn rude(answer: &'static [u8]) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // Data that nobody reads makes the close a reset.
+            while stream.peek(&mut [0]).unwrap() == 0 {}
+            stream.write_all(answer).unwrap();
+        });
+        at
+    }
+
+    #[test]
+    fn s125_an_answer_that_is_cut_by_a_reset_counts() {
+        let at = rude(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        assert!(is_another(&answer_of(at)));
+    }
+
+    #[test]
+    fn s125_neither_an_agent_nor_silence_is_a_kube_proxy() {
+        let ours = format!("HTTP/1.1 200 OK\r\nServer: {SERVER}\r\n\r\n");
+        assert!(!is_another(ours.as_bytes()));
+        assert!(!is_another(&answer_of(rude(b""))));
+        let free = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        assert!(!is_another(&answer_of(free)));
+    }
 }
