@@ -10,6 +10,7 @@ use crate::alloc::Family;
 use crate::kind::Kind;
 use crate::object;
 use crate::state::{Call, Part, State};
+use crate::verbs::strict::FieldValidation;
 
 /// Creates the system namespaces, the ranges of Services and the Service `kubernetes`.
 pub(crate) fn fill(state: &mut State, now: Time) {
@@ -87,6 +88,7 @@ fn call(kind: Arc<Kind>, namespace: &str, now: Time) -> Call {
         part: Part::Main,
         manager: "kube-apiserver".into(),
         dry_run: false,
+        validation: FieldValidation::default(),
         now,
     }
 }

@@ -31,6 +31,8 @@ pub(crate) enum Trait {
     LabelName,
     /// Name may hold what a path segment may (RBAC).
     PathName,
+    /// Nothing depends on it, so no propagation policy applies.
+    NoDependents,
     /// Deleted pods wait for their kubelet.
     Graceful,
 }
@@ -47,8 +49,11 @@ pub(crate) struct Hooks {
     pub(crate) validate_status: fn(&Value, &Value) -> Vec<FieldError>,
     /// Selectable fields besides name and namespace.
     pub(crate) fields: &'static [&'static str],
-    /// Reads the object as its Go type would be; an error says which field has a wrong type.
-    pub(crate) decode: fn(&Value) -> Result<(), serde_json::Error>,
+    /// Reads the object as its Go type would be and gives what that knows of it (nothing where there is no type); an
+    /// error says which field has a wrong type.
+    pub(crate) decode: fn(&Value) -> Result<Option<Value>, serde_json::Error>,
+    /// Scalars that the Go type shows even when nobody set them.
+    pub(crate) zero: fn(&mut Value),
 }
 
 impl Hooks {
@@ -59,7 +64,8 @@ impl Hooks {
         validate: |_, _| Vec::new(),
         validate_status: |_, _| Vec::new(),
         fields: &[],
-        decode: |_| Ok(()),
+        decode: |_| Ok(None),
+        zero: |_| (),
     };
 }
 

@@ -3,25 +3,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api;
 use serde_json::Value;
 
-use crate::hooks::{crd, event, namespace, node, pod, service, slice, workload};
+use crate::error::FieldError;
+use crate::hooks::{config, crd, event, namespace, node, pod, service, slice, workload};
 use crate::kind::Trait::{
     ConditionalUpdate, CreateOnUpdate, Generation, Graceful, KeepsStatusOnCreate, LabelName,
-    PathName, ReturnsDeleted, Scale, Status,
+    NoDependents, PathName, ReturnsDeleted, Scale, Status,
 };
 use crate::kind::{Hooks, Kind, Row};
 use crate::object::map_mut;
 
-/// Reads a value as a typed object, for the error message alone.
-pub(crate) fn typed<T: serde::de::DeserializeOwned>(
+/// Reads a value as a typed object and writes it again: what is missing then is unknown to the type.
+pub(crate) fn typed<T: serde::de::DeserializeOwned + serde::Serialize>(
     value: &Value,
-) -> Result<(), serde_json::Error> {
+) -> Result<Option<Value>, serde_json::Error> {
     // Deserializing from a reference needs no copy of the object.
-    T::deserialize(value).map(|_| ())
+    serde_json::to_value(T::deserialize(value)?).map(Some)
 }
 
 macro_rules! plain {
@@ -33,36 +32,43 @@ macro_rules! plain {
     };
 }
 
-plain!(CONFIG_MAP, api::core::v1::ConfigMap);
 plain!(SERVICE_ACCOUNT, api::core::v1::ServiceAccount);
 plain!(ENDPOINTS, api::core::v1::Endpoints);
-plain!(LEASE, api::coordination::v1::Lease);
-plain!(DISRUPTION_BUDGET, api::policy::v1::PodDisruptionBudget);
-static SECRET: Hooks = Hooks {
-    default: secret_defaults,
-    decode: typed::<api::core::v1::Secret>,
-    fields: &["type"],
+static LEASE: Hooks = Hooks {
+    default: |lease| {
+        map_mut(lease, &["spec"]);
+    },
+    validate: |lease, _| {
+        let mut errors = Vec::new();
+        let number = |field: &str| lease["spec"][field].as_i64();
+        if let Some(seconds) = number("leaseDurationSeconds").filter(|seconds| *seconds <= 0) {
+            let (path, detail) = ("spec.leaseDurationSeconds", "must be greater than 0");
+            errors.push(FieldError::invalid(path, seconds, detail));
+        }
+        if let Some(count) = number("leaseTransitions").filter(|count| *count < 0) {
+            let detail = "must be greater than or equal to 0";
+            errors.push(FieldError::invalid("spec.leaseTransitions", count, detail));
+        }
+        errors
+    },
+    decode: typed::<api::coordination::v1::Lease>,
     ..Hooks::PLAIN
 };
-
-/// Text given for convenience is kept as data.
-fn secret_defaults(secret: &mut Value) {
-    let Some(fields) = secret.as_object_mut() else {
-        return;
-    };
-    fields.entry("type").or_insert_with(|| "Opaque".into());
-    let Some(Value::Object(texts)) = fields.remove("stringData") else {
-        return;
-    };
-    let data = map_mut(secret, &["data"]);
-    for (key, text) in texts {
-        data.insert(
-            key,
-            STANDARD.encode(text.as_str().unwrap_or_default()).into(),
-        );
-    }
-}
-
+static DISRUPTION_BUDGET: Hooks = Hooks {
+    default: |budget| {
+        let status = map_mut(budget, &["status"]);
+        for field in [
+            "currentHealthy",
+            "desiredHealthy",
+            "disruptionsAllowed",
+            "expectedPods",
+        ] {
+            status.entry(field).or_insert_with(|| 0.into());
+        }
+    },
+    decode: typed::<api::policy::v1::PodDisruptionBudget>,
+    ..Hooks::PLAIN
+};
 const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 
@@ -82,15 +88,15 @@ pub(crate) static ROWS: &[Row] = &[
         .hooks(&ENDPOINTS),
     Row::namespaced("", "v1", "ConfigMap", "configmaps")
         .short(&["cm"])
-        .hooks(&CONFIG_MAP),
-    Row::namespaced("", "v1", "Secret", "secrets").hooks(&SECRET),
+        .hooks(&config::CONFIG_MAP),
+    Row::namespaced("", "v1", "Secret", "secrets").hooks(&config::SECRET),
     Row::namespaced("", "v1", "ServiceAccount", "serviceaccounts")
         .short(&["sa"])
         .traits(&[ReturnsDeleted])
         .hooks(&SERVICE_ACCOUNT),
     Row::namespaced("", "v1", "Event", "events")
         .short(&["ev"])
-        .traits(&[CreateOnUpdate])
+        .traits(&[CreateOnUpdate, NoDependents])
         .hooks(&event::CORE),
     Row::cluster("", "v1", "Node", "nodes")
         .short(&["no"])
@@ -121,7 +127,7 @@ pub(crate) static ROWS: &[Row] = &[
         .hooks(&slice::HOOKS),
     Row::namespaced("events.k8s.io", "v1", "Event", "events")
         .short(&["ev"])
-        .traits(&[CreateOnUpdate])
+        .traits(&[CreateOnUpdate, NoDependents])
         .hooks(&event::EVENTS)
         .shape("EventsEvent")
         .stored_as("events", event::CONVERSION),

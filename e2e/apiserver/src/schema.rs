@@ -37,18 +37,29 @@ impl Schema {
         }
     }
 
+    /// Drops fields that the schema does not name, but for the envelope's.
+    pub(crate) fn prune(&self, object: &mut Value) {
+        Self::within_envelope(object, |object| prune(&self.root, object));
+    }
+
     /// Drops fields that the schema does not name, then fills defaults.
     pub(crate) fn prune_and_default(&self, object: &mut Value) {
+        Self::within_envelope(object, |object| {
+            prune(&self.root, object);
+            default(&self.root, object);
+        });
+    }
+
+    /// Works on an object without its envelope, which is no matter of the schema, whatever that says of it.
+    fn within_envelope(object: &mut Value, work: impl FnOnce(&mut Value)) {
         let Value::Object(fields) = &mut *object else {
             return;
         };
-        // The envelope is never pruned, whatever the schema says of it.
         let envelope: Vec<(&str, Value)> = ["apiVersion", "kind", "metadata"]
             .into_iter()
             .filter_map(|field| Some((field, fields.remove(field)?)))
             .collect();
-        prune(&self.root, object);
-        default(&self.root, object);
+        work(object);
         if let Value::Object(fields) = object {
             fields.extend(
                 envelope

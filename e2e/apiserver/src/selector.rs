@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::error::{ApiError, Result};
 use crate::kind::Kind;
 use crate::object::{at, label};
+use crate::verbs::meta;
 
 /// What a list or watch asks for.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +32,12 @@ struct FieldTerm {
 }
 
 impl Selector {
+    /// Whether the two query parameters can be read at all.
+    pub(crate) fn check_syntax(labels: &str, fields: &str) -> Result<()> {
+        parse_labels(labels)?;
+        parse_fields(fields).map(drop)
+    }
+
     /// Parses the two query parameters for a kind.
     pub(crate) fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self> {
         let fields = parse_fields(fields)?;
@@ -147,10 +154,9 @@ fn split_terms(text: &str) -> Vec<&str> {
 }
 
 fn parse_labels(text: &str) -> Result<Vec<Requirement>> {
-    split_terms(text)
-        .into_iter()
-        .map(parse_requirement)
-        .collect()
+    let terms = split_terms(text);
+    let parsed = terms.into_iter().map(parse_requirement);
+    parsed.map(|one| one.and_then(valid)).collect()
 }
 
 fn parse_requirement(term: &str) -> Result<Requirement> {
@@ -181,6 +187,31 @@ fn parse_requirement(term: &str) -> Result<Requirement> {
         }
     }
     checked(term).map(Requirement::Exists).ok_or_else(fail)
+}
+
+/// Keys and values have to be those of labels.
+fn valid(requirement: Requirement) -> Result<Requirement> {
+    let refuse = |at: &str, text: &str, problem: &str| {
+        ApiError::bad_request(format!(
+            "unable to parse requirement: {at}: Invalid value: {text:?}: {problem}"
+        ))
+    };
+    let (key, values): (&String, &[String]) = match &requirement {
+        Requirement::In(key, values) | Requirement::NotIn(key, values) => (key, values),
+        Requirement::Exists(key)
+        | Requirement::Absent(key)
+        | Requirement::Above(key, _)
+        | Requirement::Below(key, _) => (key, &[]),
+    };
+    if let Some(problem) = meta::key_problem(key) {
+        return Err(refuse("<nil>", key, &problem));
+    }
+    for (index, value) in values.iter().enumerate() {
+        if let Some(problem) = meta::label_value_problem(value) {
+            return Err(refuse(&format!("values[{index}][{key}]"), value, &problem));
+        }
+    }
+    Ok(requirement)
 }
 
 type Build = fn(String, &str) -> Option<Requirement>;
@@ -248,7 +279,8 @@ fn check_field(kind: &Kind, field: &str) -> Result<()> {
             .as_ref()
             .is_some_and(|schema| schema.selectable.iter().any(|one| one == field))
     };
-    if known.contains(&field) || kind.hooks.fields.contains(&field) || custom() {
+    let placeless = kind.is_custom() && !kind.namespaced && field == "metadata.namespace";
+    if known.contains(&field) && !placeless || kind.hooks.fields.contains(&field) || custom() {
         return Ok(());
     }
     Err(ApiError::bad_request(

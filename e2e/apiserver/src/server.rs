@@ -127,6 +127,7 @@ impl ApiServer {
             kinds: Kinds::built_in(),
             allocations: Allocations::new(config.service_cidrs, rng),
             owners: Owners::default(),
+            warnings: Vec::new(),
         };
         crate::bootstrap::fill(&mut state, clock.now());
         Self(Arc::new(Inner {

@@ -205,6 +205,7 @@ impl BuiltIn {
             match word.split_once('=') {
                 _ if word == "atomic" => shape.atomic = true,
                 _ if word == "set" => kind = ListKind::Set,
+                _ if word == "itemsAtomic" => {}
                 _ if word == "retainKeys" => shape.retain_keys = true,
                 _ if word == "always" => shape.always_there = true,
                 _ if word.starts_with("keys=") => kind = ListKind::Keyed(parse_keys(&word[5..])),
@@ -214,6 +215,13 @@ impl BuiltIn {
                     element = self.shape(word);
                 }
             }
+        }
+        if rule.split(' ').any(|word| word == "itemsAtomic") {
+            element = Arc::new(Shape {
+                form: Form::Struct(self.fields(name)),
+                atomic: true,
+                ..Shape::default()
+            });
         }
         shape.form = match form {
             "list" => Form::List {

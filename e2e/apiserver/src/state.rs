@@ -14,6 +14,7 @@ use crate::kinds::Kinds;
 use crate::object;
 use crate::owners::Owners;
 use crate::store::Store;
+use crate::verbs::strict::FieldValidation;
 
 /// The server's state.
 pub(crate) struct State {
@@ -21,6 +22,8 @@ pub(crate) struct State {
     pub(crate) kinds: Kinds,
     pub(crate) allocations: Allocations,
     pub(crate) owners: Owners,
+    /// What the answer of the request under way will warn of.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Part of an object that a request addresses.
@@ -61,6 +64,7 @@ pub(crate) struct Call {
     /// Field manager.
     pub(crate) manager: String,
     pub(crate) dry_run: bool,
+    pub(crate) validation: FieldValidation,
     /// Time of the request.
     pub(crate) now: Time,
 }

@@ -51,11 +51,9 @@ pub(crate) fn merge(shape: &Shape, original: &Value, patch: &Value) -> Result<Va
             && let Some(Value::Array(items)) = merged.get_mut(list)
         {
             let merge_key = merge_key(shape.field(list)).unwrap_or("-");
-            reorder(
-                items,
-                order.as_array().map_or(&[], Vec::as_slice),
-                merge_key,
-            );
+            let before = items.clone();
+            let order = order.as_array().map_or(&[][..], Vec::as_slice);
+            reorder(items, order, &before, merge_key);
         }
     }
     Ok(Value::Object(merged))
@@ -99,6 +97,7 @@ fn merge_list(
         .and_then(Value::as_array)
         .cloned()
         .unwrap_or_default();
+    let before = items.clone();
     if key == "-" {
         let new: Vec<Value> = patch
             .iter()
@@ -109,9 +108,8 @@ fn merge_list(
     } else {
         merge_items(shape.items().0, &mut items, patch, key)?;
     }
-    if let Some(order) = order {
-        reorder(&mut items, order, key);
-    }
+    let order = order.map_or(patch, Vec::as_slice);
+    reorder(&mut items, order, &before, key);
     Ok(Value::Array(items))
 }
 
@@ -148,25 +146,41 @@ fn merge_items(
     Ok(())
 }
 
-/// Sorts items as the order says; those that it does not name stay behind the one they followed.
-fn reorder(items: &mut Vec<Value>, order: &[Value], key: &str) {
-    let position = |item: &Value| {
-        order.iter().position(|wanted| {
+/// Items that `order` names in its order, between the others in theirs; where the two meet, one of the others comes first
+/// only if both were there before and it stood in front (`normalizeElementOrder`).
+fn reorder(items: &mut Vec<Value>, order: &[Value], before: &[Value], key: &str) {
+    let position = |list: &[Value], item: &Value| {
+        list.iter().position(|one| {
             if key == "-" {
-                wanted == item
+                one == item
             } else {
-                wanted[key] == item[key]
+                one[key] == item[key]
             }
         })
     };
-    let mut last = 0;
-    let mut ranked: Vec<(usize, Value)> = Vec::with_capacity(items.len());
-    for item in items.drain(..) {
-        last = position(&item).map_or(last, |at| at + 1);
-        ranked.push((last, item));
+    let (mut named, mut others): (Vec<Value>, Vec<Value>) = std::mem::take(items)
+        .into_iter()
+        .partition(|item| position(order, item).is_some());
+    named.sort_by_key(|item| position(order, item));
+    others.sort_by_key(|item| position(before, item));
+    let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
+    loop {
+        let other_first = match (others.peek(), named.peek()) {
+            (Some(other), Some(one)) => position(before, other)
+                .zip(position(before, one))
+                .is_some_and(|(other, one)| other < one),
+            (other, _) => other.is_some(),
+        };
+        let next = if other_first {
+            others.next()
+        } else {
+            named.next()
+        };
+        match next {
+            Some(item) => items.push(item),
+            None => return,
+        }
     }
-    ranked.sort_by_key(|(rank, _)| *rank);
-    items.extend(ranked.into_iter().map(|(_, item)| item));
 }
 
 #[cfg(test)]
@@ -183,7 +197,7 @@ mod tests {
         let spec = json!({"containers": [{"name": "a", "image": "1", "env": [{"name": "X", "value": "1"}]}, {"name": "b"}]});
         let patch = json!({"containers": [{"name": "a", "image": "2", "env": [{"name": "Y", "value": "2"}]}]});
         let expected = json!({"containers": [
-            {"name": "a", "image": "2", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]}, {"name": "b"}
+            {"name": "a", "image": "2", "env": [{"name": "Y", "value": "2"}, {"name": "X", "value": "1"}]}, {"name": "b"}
         ]});
         assert_eq!(patch_pod(&spec, &patch), expected);
     }

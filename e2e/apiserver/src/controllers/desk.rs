@@ -12,6 +12,7 @@ use crate::object::{self, list_at};
 use crate::server::ApiServer;
 use crate::state::{Call, Part};
 use crate::verbs::delete::DeleteOptions;
+use crate::verbs::strict::FieldValidation;
 
 /// Access of one controller.
 pub(crate) struct Desk {
@@ -88,6 +89,7 @@ impl Desk {
             part,
             manager: self.manager.to_owned(),
             dry_run: false,
+            validation: FieldValidation::Ignore,
             now: self.clock().now(),
         })
     }

@@ -3,8 +3,10 @@
 use k8s_openapi::api::{core, events};
 use serde_json::{Value, json};
 
+use crate::error::FieldError;
 use crate::kind::{Conversion, Hooks};
 use crate::kinds::typed;
+use crate::object::{self, str_at};
 
 const FIELDS: &[&str] = &[
     "involvedObject.kind",
@@ -25,6 +27,8 @@ pub(crate) static CORE: Hooks = Hooks {
     default: core_defaults,
     fields: FIELDS,
     decode: typed::<core::v1::Event>,
+    zero: core_defaults,
+    validate,
     ..Hooks::PLAIN
 };
 
@@ -33,8 +37,25 @@ pub(crate) static EVENTS: Hooks = Hooks {
     default: core_defaults,
     fields: FIELDS,
     decode: typed::<events::v1::Event>,
+    zero: core_defaults,
+    validate,
     ..Hooks::PLAIN
 };
+
+/// An event lives where its object does.
+fn validate(event: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let about = str_at(event, &["involvedObject", "namespace"]);
+    let own = object::namespace(event);
+    let fits = about == own || (about.is_empty() && own == "default");
+    if fits || old.is_some_and(|old| old["involvedObject"] == event["involvedObject"]) {
+        return Vec::new();
+    }
+    vec![FieldError::invalid(
+        "involvedObject.namespace",
+        about,
+        "does not match event.namespace",
+    )]
+}
 
 /// Fields that the two versions call differently.
 const RENAMED: &[(&str, &str)] = &[

@@ -1,5 +1,6 @@
 //! What single kinds do beyond the generic machinery: defaults, allocation, validation.
 
+pub(crate) mod config;
 pub(crate) mod crd;
 pub(crate) mod event;
 pub(crate) mod namespace;

@@ -10,7 +10,16 @@ use crate::object::map_mut;
 /// Behaviour of nodes.
 pub(crate) static HOOKS: Hooks = Hooks {
     default: |node| {
-        map_mut(node, &["spec"]);
+        let spec = map_mut(node, &["spec"]);
+        if let (Some(cidr), None) = (spec.get("podCIDR").cloned(), spec.get("podCIDRs")) {
+            spec.insert("podCIDRs".into(), json!([cidr]));
+        }
+        if let (Some(first), None) = (
+            spec.get("podCIDRs").and_then(|all| all.get(0)).cloned(),
+            spec.get("podCIDR"),
+        ) {
+            spec.insert("podCIDR".into(), first);
+        }
         let status = map_mut(node, &["status"]);
         // Allocatable follows capacity where the kubelet says nothing.
         if let (Some(capacity), None) = (status.get("capacity").cloned(), status.get("allocatable"))

@@ -12,6 +12,11 @@ use crate::object::{int_at, list_at, map_mut, str_at};
 /// Behaviour of pods.
 pub(crate) static HOOKS: Hooks = Hooks {
     default: |pod| {
+        if let Some(ip) = pod["status"]["podIP"].as_str().map(str::to_owned)
+            && pod["status"]["podIPs"].is_null()
+        {
+            pod["status"]["podIPs"] = json!([{ "ip": ip }]);
+        }
         if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
             default_spec(spec);
             default(spec, "enableServiceLinks", true);
@@ -146,20 +151,21 @@ fn prepare(pod: &mut Value, old: Option<&Value>) {
     if old.is_none() {
         let class = qos_class(pod);
         pod["status"] = json!({"phase": "Pending", "qosClass": class});
-        let account = map_mut(pod, &["spec"]);
-        default(account, "serviceAccountName", "default");
-        default(account, "serviceAccount", "default");
-        default(account, "preemptionPolicy", "PreemptLowerPriority");
-        default(account, "priority", 0);
-        if !account.contains_key("tolerations") {
-            account.insert("tolerations".into(), json!([]));
-        }
-        for key in [
-            "node.kubernetes.io/not-ready",
-            "node.kubernetes.io/unreachable",
-        ] {
-            add_toleration(account, key);
-        }
+        let spec = map_mut(pod, &["spec"]);
+        default(spec, "serviceAccountName", "default");
+        default(spec, "serviceAccount", "default");
+        default(spec, "preemptionPolicy", "PreemptLowerPriority");
+        default(spec, "priority", 0);
+    }
+    let spec = map_mut(pod, &["spec"]);
+    if !spec.contains_key("tolerations") {
+        spec.insert("tolerations".into(), json!([]));
+    }
+    for key in [
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    ] {
+        add_toleration(spec, key);
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) static HOOKS: Hooks = Hooks {
     validate_status: service_change::validate_status,
     fields: &["spec.clusterIP", "spec.type"],
     decode: typed::<Service>,
+    zero: |_| (),
 };
 
 /// `spec` with the questions that the rules ask of it.

@@ -6,6 +6,7 @@ use super::service::Spec;
 use super::service_addresses::check_cluster_ips;
 use super::service_change::check_change;
 use crate::error::FieldError;
+use crate::verbs::meta;
 use crate::verbs::meta::is_dns_label;
 
 /// Everything that is wrong with a Service.
@@ -19,9 +20,11 @@ pub(crate) fn validate(service: &Value, old: Option<&Value>) -> Vec<FieldError> 
         errors.push(FieldError::required("spec.ports", ""));
     }
     check_type(spec, &mut errors);
+    check_selector(spec, &mut errors);
     check_ports(spec, &mut errors);
     check_affinity(spec, &mut errors);
     errors.extend(check_cluster_ips(service));
+    check_external_ips(spec, &mut errors);
     check_load_balancer(spec, &mut errors);
     check_traffic(spec, &mut errors);
     errors
@@ -197,6 +200,17 @@ fn check_affinity(spec: Spec, errors: &mut Vec<FieldError>) {
     }
 }
 
+fn check_external_ips(spec: Spec, errors: &mut Vec<FieldError>) {
+    for (index, address) in spec.list("externalIPs").iter().enumerate() {
+        let address = address.as_str().unwrap_or_default();
+        if address.parse::<std::net::IpAddr>().is_err() {
+            let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+            let path = format!("spec.externalIPs[{index}]");
+            errors.push(FieldError::invalid(path, address, detail));
+        }
+    }
+}
+
 fn check_load_balancer(spec: Spec, errors: &mut Vec<FieldError>) {
     let balanced = spec.is("LoadBalancer");
     let only = "may only be used when `type` is 'LoadBalancer'";
@@ -223,6 +237,26 @@ fn check_load_balancer(spec: Spec, errors: &mut Vec<FieldError>) {
     }
     if !balanced && !spec.0["loadBalancerClass"].is_null() {
         errors.push(FieldError::forbidden("spec.loadBalancerClass", only));
+    }
+    let class = spec.text("loadBalancerClass");
+    if let Some(problem) = meta::key_problem(class).filter(|_| balanced && !class.is_empty()) {
+        errors.push(FieldError::invalid(
+            "spec.loadBalancerClass",
+            class,
+            problem,
+        ));
+    }
+}
+
+fn check_selector(spec: Spec, errors: &mut Vec<FieldError>) {
+    for (key, value) in spec.0["selector"].as_object().into_iter().flatten() {
+        if let Some(problem) = meta::key_problem(key) {
+            errors.push(FieldError::invalid("spec.selector", key.as_str(), problem));
+        }
+        let text = value.as_str().unwrap_or_default();
+        if let Some(problem) = meta::label_value_problem(text) {
+            errors.push(FieldError::invalid("spec.selector", text, problem));
+        }
     }
 }
 

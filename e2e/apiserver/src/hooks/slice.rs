@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{default, each_map};
 use crate::error::{FieldError, Problem};
@@ -15,12 +15,30 @@ use crate::object::list_at;
 pub(crate) static HOOKS: Hooks = Hooks {
     default: |slice| {
         if let Some(fields) = slice.as_object_mut() {
-            default(fields, "endpoints", Value::Array(Vec::new()));
-            default(fields, "ports", Value::Array(Vec::new()));
+            for list in ["endpoints", "ports"] {
+                default(fields, list, Value::Null);
+            }
+            for endpoint in each_map(fields, "endpoints") {
+                default(endpoint, "conditions", json!({}));
+            }
             for port in each_map(fields, "ports") {
                 default(port, "name", "");
                 default(port, "protocol", "TCP");
             }
+        }
+    },
+    prepare: |_, slice, _| {
+        // An empty list comes back from storage as Go's nil, which is shown.
+        for list in ["endpoints", "ports"] {
+            if slice[list].as_array().is_some_and(Vec::is_empty) {
+                slice[list] = Value::Null;
+            }
+        }
+        Ok(())
+    },
+    zero: |slice| {
+        for list in ["endpoints", "ports"] {
+            slice[list] = Value::Null;
         }
     },
     validate,

@@ -3,23 +3,25 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::header::{CONTENT_TYPE, HeaderValue, USER_AGENT, WARNING};
 use http::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::query::Query;
-use super::respond::{self, View};
+use super::respond::{self, Form, View};
 use super::route::{ResourcePath, Route};
 use super::{Body, discovery, review, watch};
 use crate::audit;
 use crate::error::{ApiError, FieldError, GroupResource, Result};
 use crate::kind::{Kind, Trait};
+use crate::object;
 use crate::selector::Selector;
 use crate::server::{ApiServer, Identity};
-use crate::state::{Call, Part};
+use crate::state::{Call, Part, State};
 use crate::verbs::delete::DeleteOptions;
 use crate::verbs::list::{ListOptions, Page};
 use crate::verbs::patch::PatchKind;
+use crate::verbs::strict::FieldValidation;
 
 /// Answers a request.
 pub(crate) fn handle(
@@ -73,6 +75,7 @@ fn resource(
     let kind = kind
         .filter(|kind| fits_scope(kind, path))
         .ok_or_else(ApiError::no_such_path)?;
+    let part = part_of(&kind, path)?;
     let query = Query::parse(request.uri().query());
     let view = View::of(request.headers(), &query)?;
     let context = Context {
@@ -83,7 +86,7 @@ fn resource(
         view,
         query,
     };
-    context.answer()
+    context.answer(part)
 }
 
 /// Objects of namespaced kinds are reached through their namespace; their collection also without.
@@ -92,6 +95,19 @@ fn fits_scope(kind: &Kind, path: &ResourcePath) -> bool {
         !path.namespace.is_empty() || path.name.is_empty()
     } else {
         path.namespace.is_empty()
+    }
+}
+
+fn part_of(kind: &Kind, path: &ResourcePath) -> Result<Part> {
+    let pods = kind.table == "pods";
+    match path.part.as_str() {
+        "" => Ok(Part::Main),
+        "status" if kind.has(Trait::Status) => Ok(Part::Status),
+        "scale" if kind.has(Trait::Scale) => Ok(Part::Scale),
+        "finalize" if kind.table == "namespaces" => Ok(Part::Finalize),
+        "binding" if pods => Ok(Part::Binding),
+        "eviction" if pods => Ok(Part::Eviction),
+        _ => Err(ApiError::no_such_path()),
     }
 }
 
@@ -105,8 +121,7 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    fn answer(&self) -> Result<Response<Body>> {
-        let part = self.part()?;
+    fn answer(&self, part: Part) -> Result<Response<Body>> {
         let named = !self.path.name.is_empty();
         match (self.request.method(), part) {
             (&Method::GET, _) if !named => self.collection(),
@@ -116,6 +131,12 @@ impl Context<'_> {
                 Ok(respond::json(StatusCode::OK, &scale))
             }
             (&Method::GET, Part::Main | Part::Status) => {
+                let version = self.query.text("resourceVersion");
+                if !version.is_empty() && version.parse::<u64>().is_err() {
+                    return Err(ApiError::unknown(format!(
+                        "resourceVersion: Invalid value: {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
+                    )));
+                }
                 let object = self.server.state().fetch(&self.call(part)?)?;
                 Ok(self.object(StatusCode::OK, &object))
             }
@@ -138,20 +159,6 @@ impl Context<'_> {
         }
     }
 
-    fn part(&self) -> Result<Part> {
-        let kind = &self.kind;
-        let pods = kind.table == "pods";
-        match self.path.part.as_str() {
-            "" => Ok(Part::Main),
-            "status" if kind.has(Trait::Status) => Ok(Part::Status),
-            "scale" if kind.has(Trait::Scale) => Ok(Part::Scale),
-            "finalize" if kind.table == "namespaces" => Ok(Part::Finalize),
-            "binding" if pods => Ok(Part::Binding),
-            "eviction" if pods => Ok(Part::Eviction),
-            _ => Err(ApiError::no_such_path()),
-        }
-    }
-
     fn call(&self, part: Part) -> Result<Call> {
         Ok(Call {
             kind: self.kind.clone(),
@@ -160,6 +167,11 @@ impl Context<'_> {
             part,
             manager: self.manager()?,
             dry_run: self.query.dry_run(),
+            validation: match self.query.text("fieldValidation") {
+                "Ignore" => FieldValidation::Ignore,
+                "Strict" => FieldValidation::Strict,
+                _ => FieldValidation::Warn,
+            },
             now: self.server.clock().now(),
         })
     }
@@ -198,11 +210,55 @@ impl Context<'_> {
     }
 
     fn body(&self) -> Result<Value> {
-        let content_type = self.content_type();
-        if !matches!(content_type, "" | "application/json" | "*/*") {
-            return Err(ApiError::unsupported_media_type("application/json"));
+        match self.content_type() {
+            "" | "application/json" | "*/*" => parse(self.request.body()),
+            "application/yaml" => parse_yaml(self.request.body()),
+            _ => Err(ApiError::unsupported_media_type(
+                "application/json, application/yaml",
+            )),
         }
-        parse(self.request.body())
+    }
+
+    /// Refuses options of a write that are not of its kind's (`CreateOptions` and so on).
+    fn check_options(&self, kind: &str) -> Result<()> {
+        let mut errors = Vec::new();
+        let dry = self.query.text("dryRun");
+        if !["", "All"].contains(&dry) {
+            errors.push(FieldError::not_supported("dryRun", json!([dry]), &["All"]));
+        }
+        let way = self.query.text("fieldValidation");
+        let ways = ["", "Ignore", "Strict", "Warn"];
+        if !ways.contains(&way) {
+            errors.push(FieldError::not_supported("fieldValidation", way, &ways));
+        }
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let kind = GroupResource::new("meta.k8s.io", kind);
+        Err(ApiError::invalid(&kind, "", &errors))
+    }
+
+    /// Runs a write; the answer carries its warnings.
+    fn write(
+        &self,
+        work: impl FnOnce(&mut State) -> Result<(StatusCode, Arc<Value>)>,
+    ) -> Result<Response<Body>> {
+        let mut state = self.server.state();
+        state.warnings.clear();
+        let done = work(&mut state);
+        let warnings = std::mem::take(&mut state.warnings);
+        drop(state);
+        let mut response = match done {
+            Ok((code, object)) => self.object(code, &object),
+            Err(error) => respond::error(&error),
+        };
+        for warning in warnings {
+            let text = format!("299 - {warning:?}");
+            if let Ok(value) = HeaderValue::from_str(&text) {
+                response.headers_mut().append(WARNING, value);
+            }
+        }
+        Ok(response)
     }
 
     fn content_type(&self) -> &str {
@@ -246,13 +302,19 @@ impl Context<'_> {
                 &self.query,
             );
         }
-        let options = ListOptions {
-            selector: self.selector()?,
+        let mut options = ListOptions {
+            selector: Selector::default(),
             limit: usize::try_from(self.query.number("limit")?.unwrap_or(0)).unwrap_or(usize::MAX),
             continue_token: self.query.text("continue").to_owned(),
             version: self.query.text("resourceVersion").to_owned(),
             version_match: self.query.text("resourceVersionMatch").to_owned(),
         };
+        Selector::check_syntax(
+            self.query.text("labelSelector"),
+            self.query.text("fieldSelector"),
+        )?;
+        options.check()?;
+        options.selector = self.selector()?;
         let page = self
             .server
             .state()
@@ -262,8 +324,13 @@ impl Context<'_> {
             &self.kind,
             items,
             self.server.clock().now(),
-            &list_meta(&page),
+            &list_meta(self.untyped(), &page),
         ))
+    }
+
+    /// Whether the answer is written without a Go type.
+    fn untyped(&self) -> bool {
+        self.kind.is_custom() && self.view.form == Form::Whole
     }
 
     fn watch_one(&self) -> Result<Response<Body>> {
@@ -283,27 +350,32 @@ impl Context<'_> {
         if self.kind.namespaced && self.path.namespace.is_empty() {
             return Err(ApiError::method_not_allowed());
         }
-        let body = self.body()?;
-        let object = self.server.state().create(&self.call(Part::Main)?, body)?;
-        Ok(self.object(StatusCode::CREATED, &object))
+        self.check_options("CreateOptions")?;
+        let (call, body) = (self.call(Part::Main)?, self.body()?);
+        self.write(|state| Ok((StatusCode::CREATED, state.create(&call, body)?)))
     }
 
     fn replace(&self, part: Part) -> Result<Response<Body>> {
+        self.check_options("UpdateOptions")?;
         let (call, body) = (self.call(part)?, self.body()?);
-        let mut state = self.server.state();
         match part {
-            Part::Scale => Ok(respond::json(
-                StatusCode::OK,
-                &state.replace_scale(&call, &body)?,
-            )),
+            Part::Scale => {
+                let scale = self.server.state().replace_scale(&call, &body)?;
+                Ok(respond::json(StatusCode::OK, &scale))
+            }
             Part::Finalize => {
-                let object = state.finalize(&call, body)?;
-                Ok(self.object(StatusCode::OK, &object))
+                self.write(|state| Ok((StatusCode::OK, state.finalize(&call, body)?)))
             }
-            Part::Main | Part::Status => {
+            Part::Main | Part::Status if object::name(&body).is_empty() => {
+                Err(ApiError::bad_request(format!(
+                    "the name of the object ({} based on URL) was undeterminable: name must be provided",
+                    call.name
+                )))
+            }
+            Part::Main | Part::Status => self.write(|state| {
                 let written = state.replace(&call, body)?;
-                Ok(self.object(code_of(written.created), &written.object))
-            }
+                Ok((code_of(written.created), written.object))
+            }),
             Part::Binding | Part::Eviction => Err(ApiError::method_not_allowed()),
         }
     }
@@ -326,17 +398,22 @@ impl Context<'_> {
                 &[error],
             ));
         }
-        let (call, patch) = (self.call(part)?, parse(self.request.body())?);
-        let mut state = self.server.state();
+        self.check_options("PatchOptions")?;
+        let patch = if form == PatchKind::Apply {
+            parse_yaml(self.request.body())?
+        } else {
+            parse(self.request.body())?
+        };
+        let call = self.call(part)?;
         match part {
-            Part::Scale => Ok(respond::json(
-                StatusCode::OK,
-                &state.patch_scale(&call, form, &patch)?,
-            )),
-            Part::Main | Part::Status => {
-                let written = state.patch(&call, form, &patch, self.query.flag("force"))?;
-                Ok(self.object(code_of(written.created), &written.object))
+            Part::Scale => {
+                let scale = self.server.state().patch_scale(&call, form, &patch)?;
+                Ok(respond::json(StatusCode::OK, &scale))
             }
+            Part::Main | Part::Status => self.write(|state| {
+                let written = state.patch(&call, form, &patch, self.query.flag("force"))?;
+                Ok((code_of(written.created), written.object))
+            }),
             _ => Err(ApiError::method_not_allowed()),
         }
     }
@@ -377,14 +454,14 @@ impl Context<'_> {
         let (options, selector) = (self.delete_options()?, self.selector()?);
         let mut state = self.server.state();
         let objects = state.delete_collection(&self.delete_call()?, &options, &selector)?;
-        let version = state.store.version().to_string();
+        let mut meta = json!({"resourceVersion": state.store.version().to_string()});
+        if self.untyped() {
+            meta["continue"] = "".into();
+        }
         let items = objects.iter().map(Arc::as_ref);
-        Ok(self.view.list(
-            &self.kind,
-            items,
-            self.server.clock().now(),
-            &json!({"resourceVersion": version}),
-        ))
+        Ok(self
+            .view
+            .list(&self.kind, items, self.server.clock().now(), &meta))
     }
 }
 
@@ -396,8 +473,12 @@ fn code_of(created: bool) -> StatusCode {
     }
 }
 
-fn list_meta(page: &Page) -> Value {
+fn list_meta(untyped: bool, page: &Page) -> Value {
     let mut meta = json!({"resourceVersion": page.version.to_string()});
+    if untyped {
+        // Lists of custom objects have no Go type that leaves it out.
+        meta["continue"] = "".into();
+    }
     if let Some(token) = &page.continue_token {
         meta["continue"] = token.clone().into();
     }
@@ -405,6 +486,14 @@ fn list_meta(page: &Page) -> Value {
         meta["remainingItemCount"] = remaining.into();
     }
     meta
+}
+
+/// JSON or YAML; the first is a form of the second, but much faster to read.
+fn parse_yaml(body: &Bytes) -> Result<Value> {
+    serde_json::from_slice(body).or_else(|_| {
+        serde_saphyr::from_slice(body)
+            .map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}")))
+    })
 }
 
 fn parse(body: &Bytes) -> Result<Value> {

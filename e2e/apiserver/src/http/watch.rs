@@ -64,12 +64,7 @@ pub(crate) fn open(
     let version: u64 = match query.text("resourceVersion") {
         "" => 0,
         text => text.parse().map_err(|_| {
-            let error = FieldError::invalid("resourceVersion", text, "invalid resource version");
-            ApiError::invalid(
-                &GroupResource::new("meta.k8s.io", "ListOptions"),
-                "",
-                &[error],
-            )
+            ApiError::bad_request(format!("invalid resource version: resourceVersion: Invalid value: {0:?}: strconv.ParseUint: parsing {0:?}: invalid syntax", text))
         })?,
     };
     let timeout = query

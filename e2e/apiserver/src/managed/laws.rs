@@ -22,6 +22,7 @@ fn call(manager: &str) -> Call {
         part: Part::Main,
         manager: manager.into(),
         dry_run: false,
+        validation: crate::verbs::strict::FieldValidation::Ignore,
         now: Time::EPOCH,
     }
 }

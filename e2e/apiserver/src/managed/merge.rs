@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::set::{FieldSet, Step, field_step, is_leaf, item_step};
-use crate::shape::{ListKind, Shape};
+use crate::shape::{Form, ListKind, Shape};
 
 /// The live value with an applied one laid over it.
 pub(crate) fn merge(shape: &Shape, live: &Value, applied: &Value) -> Value {
@@ -162,13 +162,15 @@ impl Comparison {
         new: Option<&Value>,
         path: &mut Vec<Step>,
     ) {
-        let old = old.filter(|value| !value.is_null());
-        let new = new.filter(|value| !value.is_null());
+        // Null is nothing, unless it stands where something was or comes.
+        let something = |value: &&Value| !value.is_null();
         match (old, new) {
-            (None, None) => {}
             (Some(old), Some(new)) => self.compare_both(shape, old, new, path),
-            (None, Some(only)) => self.one_side(shape, only, path, true),
-            (Some(only), None) => self.one_side(shape, only, path, false),
+            (old, new) => match (old.filter(something), new.filter(something)) {
+                (None, Some(only)) => self.one_side(shape, only, path, true),
+                (Some(only), None) => self.one_side(shape, only, path, false),
+                _ => {}
+            },
         }
     }
 
@@ -180,8 +182,13 @@ impl Comparison {
                     .keys()
                     .chain(right.keys().filter(|name| !left.contains_key(*name)))
                 {
+                    let field = shape.field(name);
+                    // A Go struct that is no pointer is there even where JSON leaves it out.
+                    let zero = field.always_there.then(|| zero_of(field));
+                    let old = left.get(name).or(zero.as_ref());
+                    let new = right.get(name).or(zero.as_ref());
                     path.push(field_step(name));
-                    self.compare(shape.field(name), left.get(name), right.get(name), path);
+                    self.compare(field, old, new, path);
                     path.pop();
                 }
             }
@@ -217,23 +224,16 @@ impl Comparison {
             }
             path.pop();
         };
-        let present = shape.always_there;
         match only {
             Value::Object(fields) if !shape.atomic && !fields.is_empty() => {
                 for (name, value) in fields {
                     below(self, field_step(name), shape.field(name), value);
-                }
-                if present {
-                    return;
                 }
             }
             Value::Array(items) if !is_leaf(shape, only) && !items.is_empty() => {
                 let (element, kind) = shape.items();
                 for (step, value) in by_step(kind, items) {
                     below(self, step, element, value);
-                }
-                if present {
-                    return;
                 }
             }
             _ => {}
@@ -243,6 +243,13 @@ impl Comparison {
         } else {
             self.removed.insert(path);
         }
+    }
+}
+
+fn zero_of(shape: &Shape) -> Value {
+    match shape.form {
+        Form::List { .. } => Value::Array(Vec::new()),
+        _ => Value::Object(Map::new()),
     }
 }
 

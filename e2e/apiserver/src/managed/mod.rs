@@ -190,6 +190,33 @@ impl Managed {
             .retain(|id, entry| id == me || !entry.fields.is_empty());
     }
 
+    /// Gives the fields of an object without any entry to a manager of its own, before the first apply.
+    fn own_what_nobody_does(&mut self, call: &Call, live: &Value) {
+        // An object that is about to be made has no UID.
+        if !self.entries.is_empty() || crate::object::uid(live).is_empty() {
+            return;
+        }
+        let nothing = json!({"apiVersion": live["apiVersion"], "kind": live["kind"]});
+        let all = Comparison::of(&call.kind.shape, &nothing, live).changed();
+        let fields = all.without_subtrees(&ignored(call));
+        if fields.is_empty() {
+            return;
+        }
+        let version = call.kind.api_version();
+        let id = Id {
+            operation: Manager::Update,
+            manager: "before-first-apply".into(),
+            version: version.clone(),
+            part: String::new(),
+        };
+        let entry = Entry {
+            fields,
+            version,
+            time: stamp(call.now),
+        };
+        self.entries.insert(id, entry);
+    }
+
     /// Fields of others that a change touches.
     fn conflicts(&self, me: &Id, comparison: &Comparison) -> Vec<(Id, FieldSet)> {
         let changed = comparison.changed();
@@ -235,6 +262,9 @@ fn reset_by(call: &Call) -> FieldSet {
     }
     FieldSet::from_json(&match call.part {
         Part::Status if call.kind.is_custom() => json!({"f:spec": {}, "f:metadata": {}}),
+        Part::Status if call.kind.table == "deployments.apps" => {
+            json!({"f:spec": {}, "f:metadata": {"f:labels": {}}})
+        }
         Part::Status => json!({"f:spec": {}}),
         _ => json!({"f:status": {}}),
     })
@@ -251,11 +281,15 @@ pub(crate) fn track(call: &Call, operation: Manager, live: &Value, new: &mut Val
     } else {
         Managed::read(live)
     };
-    let comparison = Comparison::of(&call.kind.shape, live, new);
+    if managed.entries.is_empty() && !crate::object::uid(live).is_empty() {
+        // Nobody's fields are looked after until the first apply.
+        meta_mut(new).remove("managedFields");
+        return;
+    }
+    let comparison = visible(call, Comparison::of(&call.kind.shape, live, new));
     let me = Id::new(call, operation);
-    let ignored = ignored(call);
     managed.give_up(&me, &comparison);
-    let taken = comparison.changed().without_subtrees(&ignored);
+    let taken = comparison.changed();
     if let Some(entry) = managed.entries.get_mut(&me) {
         entry.fields = entry.fields.difference(&comparison.removed);
     }
@@ -284,6 +318,7 @@ fn stamp(now: Time) -> String {
 pub(crate) fn apply(call: &Call, live: &Value, config: &Value, force: bool) -> Result<Value> {
     let shape = &call.kind.shape;
     let mut managed = Managed::read(live);
+    managed.own_what_nobody_does(call, live);
     let me = Id::new(call, Manager::Apply);
     let last = managed.entries.get(&me).map(|entry| entry.fields.clone());
     let reset = reset_by(call);
@@ -327,20 +362,19 @@ fn visible(call: &Call, comparison: Comparison) -> Comparison {
     }
 }
 
-/// Applying the same again is no write, so its time stays.
+/// An apply that changes nothing but ownership has the time of the last one that did, if there was one.
 fn keep_time_if_same(live: &Value, new: &Value, me: &Id, managed: &mut Managed) {
     let mut before = live.clone();
     let mut after = new.clone();
     for object in [&mut before, &mut after] {
         meta_mut(object).remove("managedFields");
+        drop_nulls(object);
     }
     if before == after
-        && let (Some(entry), Some(old)) = (
-            managed.entries.get_mut(me),
-            Managed::read(live).entries.get(me),
-        )
+        && let Some(entry) = managed.entries.get_mut(me)
     {
-        entry.time.clone_from(&old.time);
+        let old = Managed::read(live).entries.remove(me);
+        entry.time = old.map(|old| old.time).unwrap_or_default();
     }
 }
 
@@ -386,6 +420,29 @@ fn conflict_error(conflicts: &[(Id, FieldSet)]) -> ApiError {
         ),
     };
     ApiError::apply_conflict(&causes, message)
+}
+
+/// Where a keyed list names one of its items twice.
+pub(crate) fn duplicate_item(shape: &crate::shape::Shape, value: &Value) -> Option<String> {
+    match value {
+        Value::Object(fields) if !shape.atomic => fields.iter().find_map(|(name, field)| {
+            let below = duplicate_item(shape.field(name), field)?;
+            Some(format!(".{name}{below}"))
+        }),
+        Value::Array(items) if !set::is_leaf(shape, value) => {
+            let (element, kind) = shape.items();
+            let mut seen = std::collections::BTreeSet::new();
+            items.iter().find_map(|item| {
+                let step = set::item_step(kind, item)?;
+                if seen.insert(step) {
+                    duplicate_item(element, item)
+                } else {
+                    Some(String::new())
+                }
+            })
+        }
+        _ => None,
+    }
 }
 
 /// True if two objects differ in nothing but the times of their managedFields.

@@ -17,10 +17,11 @@ const GENERATED_BASE: usize = 58;
 impl State {
     /// Creates an object from a request body.
     pub(crate) fn create(&mut self, call: &Call, body: Value) -> Result<Arc<Value>> {
-        let mut object = meta::decode(&call.kind, body)?;
+        let mut object = self.take_in(call, body)?;
         meta::settle_identity(call, &mut object)?;
-        let fresh =
+        let mut fresh =
             json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": {}});
+        (call.kind.hooks.zero)(&mut fresh);
         managed::track(call, Manager::Update, &fresh, &mut object);
         self.insert(call, object)
     }
@@ -28,33 +29,33 @@ impl State {
     /// Stores a decoded object whose managedFields are settled.
     pub(crate) fn insert(&mut self, call: &Call, mut object: Value) -> Result<Arc<Value>> {
         self.check_namespace(call, &object)?;
-        if !object::version(&object).is_empty() {
-            return Err(ApiError::unknown(
-                "resourceVersion should not be set on objects to be created",
-            ));
-        }
         self.fill_metadata(call, &mut object)?;
         let kind = &call.kind;
         if kind.has(Trait::Status) && !kind.has(Trait::KeepsStatusOnCreate) {
             object
                 .as_object_mut()
                 .and_then(|fields| fields.remove("status"));
+            // An empty status may be shown all the same.
+            (kind.hooks.default)(&mut object);
         }
         (kind.hooks.prepare)(&mut self.allocations, &mut object, None)?;
-        let mut errors = (kind.hooks.validate)(&object, None);
+        let mut errors = meta::validate_metadata(kind, &object);
+        errors.extend((kind.hooks.validate)(&object, None));
         errors.extend(
             kind.schema
                 .iter()
                 .flat_map(|schema| schema.validate(&object)),
         );
-        if errors.is_empty() {
-            errors = meta::validate_metadata(kind, &object);
-        }
         if !errors.is_empty() {
             return Err(ApiError::invalid(
                 &kind.group_kind(),
                 object::name(&object),
                 &errors,
+            ));
+        }
+        if !object::version(&object).is_empty() {
+            return Err(ApiError::unknown(
+                "resourceVersion should not be set on objects to be created",
             ));
         }
         if let Some(other) = self.store.get(&kind.table, &object::key_of(&object)) {
@@ -101,7 +102,6 @@ impl State {
             "deletionTimestamp",
             "deletionGracePeriodSeconds",
             "selfLink",
-            "generation",
         ] {
             meta.remove(field);
         }

@@ -40,6 +40,17 @@ impl DeleteOptions {
     /// Reads the body of a request.
     pub(crate) fn parse(body: &Value) -> Result<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
+        let dry = &body["dryRun"];
+        if dry
+            .as_array()
+            .is_some_and(|all| all.iter().any(|one| one != "All"))
+        {
+            return Err(bad_option(FieldError::not_supported(
+                "dryRun",
+                dry.clone(),
+                &["All"],
+            )));
+        }
         let propagation = match (
             body["propagationPolicy"].as_str(),
             body["orphanDependents"].as_bool(),
@@ -48,6 +59,14 @@ impl DeleteOptions {
             (Some("Background"), None) | (None, Some(false)) => Some(Propagation::Background),
             (Some("Foreground"), None) => Some(Propagation::Foreground),
             (None, None) => None,
+            (Some(policy), Some(_)) => {
+                let detail = "orphanDependents and deletionPropagation cannot be both set";
+                return Err(bad_option(FieldError::invalid(
+                    "propagationPolicy",
+                    policy,
+                    detail,
+                )));
+            }
             (policy, _) => return Err(bad_policy(policy.unwrap_or_default())),
         };
         Ok(Self {
@@ -62,17 +81,17 @@ impl DeleteOptions {
 }
 
 fn bad_policy(policy: &str) -> ApiError {
-    let kind = crate::error::GroupResource::new("meta.k8s.io", "DeleteOptions");
     let allowed = ["Foreground", "Background", "Orphan", "nil"];
-    ApiError::invalid(
-        &kind,
-        "",
-        &[FieldError::not_supported(
-            "propagationPolicy",
-            policy,
-            &allowed,
-        )],
-    )
+    bad_option(FieldError::not_supported(
+        "propagationPolicy",
+        policy,
+        &allowed,
+    ))
+}
+
+fn bad_option(error: FieldError) -> ApiError {
+    let kind = crate::error::GroupResource::new("meta.k8s.io", "DeleteOptions");
+    ApiError::invalid(&kind, "", &[error])
 }
 
 /// Answer of a deletion.
@@ -111,7 +130,9 @@ impl State {
             Grace::For(seconds) => mark(&mut new, &old, call, seconds)?,
             Grace::None => {}
         }
-        settle_finalizers(&mut new, options);
+        if !call.kind.has(Trait::NoDependents) {
+            settle_finalizers(&mut new, options);
+        }
         // A namespace is finalized by its own controller.
         let namespace = call.kind.table == "namespaces"
             && !object::list_at(&new, &["spec", "finalizers"]).is_empty();
@@ -132,6 +153,10 @@ impl State {
         {
             let kept = self.commit(call, new);
             return Ok(Deleted::Pending(kept));
+        }
+        if matches!(grace, Grace::For(_)) {
+            // Also one that goes at once is seen marked first.
+            self.commit(call, new);
         }
         let last = self
             .purge(call, &call.key())

@@ -68,7 +68,6 @@ impl Token {
 impl State {
     /// One page of a collection. All pages show the version of the first.
     pub(crate) fn list(&self, kind: &Kind, namespace: &str, options: &ListOptions) -> Result<Page> {
-        check_options(options)?;
         let current = self.store.version();
         let (version, start) = if options.continue_token.is_empty() {
             (self.version_to_list(options)?, String::new())
@@ -97,16 +96,20 @@ impl State {
                 .collect()
         };
         found.retain(|(_, object)| start.is_empty() || object::key_of(object) >= start);
-        found.retain(|entry| matching(entry));
-        let rest = if options.limit > 0 {
-            found.len().saturating_sub(options.limit)
+        // A full page ends the search, so what follows it may hold nothing that matches.
+        // The cache that answers for version 0 knows no pages.
+        let limit = if options.limit > 0 && options.version != "0" {
+            options.limit
         } else {
-            0
+            usize::MAX
         };
-        let next = (rest > 0).then(|| object::key_of(found[options.limit].1));
-        if rest > 0 {
-            found.truncate(options.limit);
-        }
+        let mut matches = (0..found.len()).filter(|at| matching(&found[*at]));
+        let last = matches.nth(limit - 1);
+        let end = last.map_or(found.len(), |last| last + 1);
+        let rest = found.len() - end;
+        let next = found.get(end).map(|(_, object)| object::key_of(object));
+        found.truncate(end);
+        found.retain(|entry| matching(entry));
         let items = found
             .into_iter()
             .map(|(_, object)| object.clone())
@@ -128,16 +131,7 @@ impl State {
             return Ok(current);
         }
         let asked: u64 = options.version.parse().map_err(|_| {
-            let error = FieldError::invalid(
-                "resourceVersion",
-                options.version.as_str(),
-                "invalid resource version",
-            );
-            ApiError::invalid(
-                &GroupResource::new("meta.k8s.io", "ListOptions"),
-                "",
-                &[error],
-            )
+            ApiError::bad_request(format!("invalid resource version: resourceVersion: Invalid value: {0:?}: strconv.ParseUint: parsing {0:?}: invalid syntax", options.version.as_str()))
         })?;
         if asked > current {
             return Err(too_large(asked, current));
@@ -158,6 +152,13 @@ pub(crate) fn too_large(asked: u64, current: u64) -> ApiError {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
     });
     error
+}
+
+impl ListOptions {
+    /// Refuses what does not go together.
+    pub(crate) fn check(&self) -> Result<()> {
+        check_options(self)
+    }
 }
 
 fn check_options(options: &ListOptions) -> Result<()> {

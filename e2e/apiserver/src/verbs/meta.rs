@@ -2,15 +2,21 @@
 
 use std::borrow::Cow;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
+use super::strict;
 use crate::error::{ApiError, FieldError, Problem, Result};
 use crate::kind::{Kind, Trait};
+use crate::kinds::typed;
 use crate::object::{self, at, is_deleting, list_at, meta_mut, str_at};
+use crate::shape::{Form, Shape};
 use crate::state::Call;
 
 /// Brings a request body into the stored form: version, nulls, unknown custom fields, types, defaults.
-pub(crate) fn decode(kind: &Kind, mut body: Value) -> Result<Value> {
+///
+/// Gives the paths of fields that the kind does not know, too; they are dropped.
+pub(crate) fn decode(kind: &Kind, mut body: Value) -> Result<(Value, Vec<String>)> {
     let expected = kind.api_version();
     let Value::Object(fields) = &mut body else {
         let message =
@@ -39,8 +45,9 @@ pub(crate) fn decode(kind: &Kind, mut body: Value) -> Result<Value> {
     if !kind.is_custom() {
         quantities_to_text(&mut body);
     }
-    check_types(kind, &body)?;
-    Ok(normalise(kind, body))
+    let known = check_types(kind, &body)?;
+    let unknown = strict::drop_unknown(&mut body, &known);
+    Ok((normalise(kind, body), unknown))
 }
 
 /// Quantities may be written as numbers; Go keeps their text.
@@ -78,23 +85,33 @@ fn quantities_to_text(value: &mut Value) {
     }
 }
 
-fn check_types(kind: &Kind, body: &Value) -> Result<()> {
+/// What the kind knows of a body.
+fn check_types(kind: &Kind, body: &Value) -> Result<Value> {
     let meta = &body["metadata"];
-    let wrong = if !meta.is_object() && !meta.is_null() {
-        Some("metadata: expected a map".to_owned())
+    let read = if !meta.is_object() && !meta.is_null() {
+        Err("metadata: expected a map".to_owned())
     } else {
-        (kind.hooks.decode)(body)
-            .err()
-            .map(|error| error.to_string())
+        known_to(kind, body).map_err(|error| error.to_string())
     };
-    match wrong {
-        None => Ok(()),
-        Some(why) => Err(ApiError::bad_request(format!(
+    read.map_err(|why| {
+        ApiError::bad_request(format!(
             "{kind} in version {version:?} cannot be handled as a {kind}: json: {why}",
             kind = kind.kind,
             version = kind.version,
-        ))),
+        ))
+    })
+}
+
+fn known_to(kind: &Kind, body: &Value) -> Result<Value, serde_json::Error> {
+    let Some(schema) = &kind.schema else {
+        return Ok((kind.hooks.decode)(body)?.unwrap_or_else(|| body.clone()));
+    };
+    let mut known = body.clone();
+    schema.prune(&mut known);
+    if body["metadata"].is_object() {
+        known["metadata"] = typed::<ObjectMeta>(&body["metadata"])?.unwrap_or_default();
     }
+    Ok(known)
 }
 
 fn normalise(kind: &Kind, mut body: Value) -> Value {
@@ -102,8 +119,15 @@ fn normalise(kind: &Kind, mut body: Value) -> Value {
         Some(schema) => {
             object::drop_nulls(meta_mut(&mut body).entry("labels").or_insert(Value::Null));
             schema.prune_and_default(&mut body);
+            let shape = Shape::built_in("ObjectMeta");
+            if let Some(meta) = body.get_mut("metadata") {
+                drop_empty(&shape, meta);
+            }
         }
-        None => object::drop_nulls(&mut body),
+        None => {
+            object::drop_nulls(&mut body);
+            drop_empty(&kind.shape, &mut body);
+        }
     }
     let meta = meta_mut(&mut body);
     meta.retain(|_, value| !value.is_null());
@@ -133,6 +157,44 @@ fn normalise(kind: &Kind, mut body: Value) -> Value {
     body
 }
 
+/// Lists that Go writes even when they are empty.
+const SHOWN_EMPTY: [&str; 5] = ["endpoints", "ports", "containers", "addresses", "rules"];
+
+/// Numbers and flags that are no pointers in Go, so that zero is not written.
+const ZERO_HIDDEN: [&str; 7] = [
+    "paused",
+    "publishNotReadyAddresses",
+    "hostNetwork",
+    "unschedulable",
+    "minReadySeconds",
+    "healthCheckNodePort",
+    "nodePort",
+];
+
+/// Drops empty maps and lists, as Go's `omitempty` does. Empty structs stay: in Go they are pointers.
+pub(crate) fn drop_empty(shape: &Shape, value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, field| match field {
+                Value::Object(map) => {
+                    !map.is_empty() || !matches!(shape.field(name).form, Form::Map(_))
+                }
+                Value::Array(list) => !list.is_empty() || SHOWN_EMPTY.contains(&name.as_str()),
+                zero => !((*zero == 0 || *zero == false) && ZERO_HIDDEN.contains(&name.as_str())),
+            });
+            for (name, field) in fields {
+                drop_empty(shape.field(name), field);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                drop_empty(shape.items().0, item);
+            }
+        }
+        _ => {}
+    }
+}
+
 /// The stored object as a version shows it.
 pub(crate) fn encode<'a>(kind: &Kind, stored: &'a Value) -> Cow<'a, Value> {
     let version = kind.api_version();
@@ -149,6 +211,9 @@ pub(crate) fn encode<'a>(kind: &Kind, stored: &'a Value) -> Cow<'a, Value> {
 
 /// Takes namespace and name from the URL where the body has none; refuses others.
 pub(crate) fn settle_identity(call: &Call, body: &mut Value) -> Result<()> {
+    if !call.kind.namespaced {
+        meta_mut(body).remove("namespace");
+    }
     let given = object::namespace(body).to_owned();
     if !given.is_empty() && given != call.namespace {
         return Err(ApiError::bad_request(
@@ -230,13 +295,20 @@ pub(crate) fn validate_metadata(kind: &Kind, object: &Value) -> Vec<FieldError> 
             detail,
         ));
     }
-    for finalizer in object::finalizers(object) {
-        if let Some(problem) = key_problem(&finalizer) {
-            errors.push(FieldError::invalid(
-                "metadata.finalizers",
-                finalizer,
-                problem,
-            ));
+    for (index, finalizer) in object::finalizers(object).into_iter().enumerate() {
+        let plain = !kind.is_custom()
+            && !["leases.coordination.k8s.io", "events"].contains(&kind.table.as_str())
+            && !finalizer.contains('/')
+            && !["orphan", "foregroundDeletion", "kubernetes"].contains(&finalizer.as_str());
+        let unqualified = "name is neither a standard finalizer name nor is it fully qualified";
+        let problem = key_problem(&finalizer).or_else(|| plain.then(|| unqualified.to_owned()));
+        if let Some(problem) = problem {
+            let path = if problem == unqualified {
+                format!("metadata.finalizers[{index}]")
+            } else {
+                "metadata.finalizers".to_owned()
+            };
+            errors.push(FieldError::invalid(path, finalizer, problem));
         }
     }
     validate_owners(object, &mut errors);
@@ -245,15 +317,14 @@ pub(crate) fn validate_metadata(kind: &Kind, object: &Value) -> Vec<FieldError> 
 
 fn validate_owners(object: &Value, errors: &mut Vec<FieldError>) {
     let mut controllers = Vec::new();
-    for owner in list_at(object, &["metadata", "ownerReferences"]) {
+    for (index, owner) in list_at(object, &["metadata", "ownerReferences"])
+        .iter()
+        .enumerate()
+    {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().is_none_or(str::is_empty) {
-                let path = format!("metadata.ownerReferences.{field}");
-                errors.push(FieldError::invalid(
-                    path,
-                    "",
-                    format!("{field} must not be empty"),
-                ));
+                let path = format!("metadata.ownerReferences[{index}].{field}");
+                errors.push(FieldError::required(path, "must not be empty"));
             }
         }
         if owner["controller"] == true {
@@ -285,8 +356,10 @@ pub(crate) fn validate_metadata_update(new: &Value, old: &Value) -> Vec<FieldErr
             .filter(|finalizer| !before.contains(finalizer))
             .collect();
         if !added.is_empty() {
+            let added: Vec<String> = added.iter().map(|one| format!("{one:?}")).collect();
             let detail = format!(
-                "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                added.join(", ")
             );
             errors.push(FieldError::forbidden("metadata.finalizers", detail));
         }
@@ -316,6 +389,7 @@ pub(crate) fn validate_metadata_update(new: &Value, old: &Value) -> Vec<FieldErr
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const LABEL_KEY: &str = "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 
 fn name_problem(kind: &Kind, name: &str) -> Option<String> {
@@ -359,7 +433,10 @@ fn is_dns_subdomain(name: &str) -> bool {
 }
 
 /// Label and annotation keys and finalizers: `prefix/name`.
-fn key_problem(key: &str) -> Option<String> {
+pub(crate) fn key_problem(key: &str) -> Option<String> {
+    if key.matches('/').count() > 1 {
+        return Some(LABEL_KEY.to_owned());
+    }
     let (prefix, name) = key
         .split_once('/')
         .map_or((None, key), |(prefix, name)| (Some(prefix), name));
@@ -380,7 +457,7 @@ fn key_problem(key: &str) -> Option<String> {
     (!is_word(name)).then(|| QUALIFIED.to_owned())
 }
 
-fn label_value_problem(value: &str) -> Option<String> {
+pub(crate) fn label_value_problem(value: &str) -> Option<String> {
     if value.len() > 63 {
         return Some("must be no more than 63 characters".into());
     }

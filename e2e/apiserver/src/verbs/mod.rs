@@ -6,4 +6,5 @@ pub(crate) mod list;
 pub(crate) mod meta;
 pub(crate) mod patch;
 pub(crate) mod special;
+pub(crate) mod strict;
 pub(crate) mod update;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::meta;
 use super::update::{Written, check_uid, check_version};
-use crate::error::{ApiError, Result};
+use crate::error::{ApiError, FieldError, GroupResource, Problem, Result};
 use crate::kind::Kind;
 use crate::managed::{self, Manager};
 use crate::object::{self, meta_mut};
@@ -71,26 +71,36 @@ impl State {
 
     /// Stores what a patch made of an object.
     fn next(&mut self, call: &Call, old: &Arc<Value>, patched: Value) -> Result<Arc<Value>> {
-        let mut new = meta::decode(&call.kind, patched)?;
+        let (mut new, unknown) = meta::decode(&call.kind, patched.clone())
+            .map_err(|error| not_an_object(&patched, &error.message))?;
+        self.judge(call, &unknown, |_, fields| {
+            not_an_object(&patched, &format!("strict decoding error: {fields}"))
+        })?;
         meta::settle_identity(call, &mut new)?;
-        check_uid(call, &new, Some(old))?;
         check_version(call, &mut new, old)?;
         managed::track(call, Manager::Update, old, &mut new);
         self.store_update(call, old, new)
     }
 
     fn apply(&mut self, call: &Call, config: &Value, force: bool) -> Result<Written> {
-        let mut config = checked_config(call, config)?;
         let old = self.store.get(&call.kind.table, &call.key()).cloned();
+        if old.is_none() && call.part != Part::Main {
+            return Err(call.not_found());
+        }
+        let mut config = checked_config(call, config)?;
         let Some(old) = old else {
-            if call.part != Part::Main {
-                return Err(call.not_found());
+            let wanted = object::uid(&config);
+            if !wanted.is_empty() {
+                let why = format!(
+                    "uid mismatch: the provided object specified uid {wanted}, and no existing object was found"
+                );
+                return Err(ApiError::conflict(&call.kind.resource(), &call.name, why));
             }
-            check_uid(call, &config, None)?;
             meta_mut(&mut config).remove("resourceVersion");
             let live =
                 json!({"apiVersion": config["apiVersion"], "kind": config["kind"], "metadata": {}});
             let mut new = managed::apply(call, &live, &config, force)?;
+            drop_empty(call, &mut new);
             (call.kind.hooks.default)(&mut new);
             if let Some(schema) = &call.kind.schema {
                 schema.prune_and_default(&mut new);
@@ -102,16 +112,19 @@ impl State {
             });
         };
         check_uid(call, &config, Some(&old))?;
-        check_version(call, &mut config, &old).or_else(|error| {
+        let mut asked = config.clone();
+        meta_mut(&mut config).remove("resourceVersion");
+        let mut new = managed::apply(call, &old, &config, force)?;
+        // Conflicts are told first.
+        check_version(call, &mut asked, &old).or_else(|error| {
             // An applied configuration needs no version, even where updates do.
-            if object::version(&config).is_empty() {
+            if object::version(&asked).is_empty() {
                 Ok(())
             } else {
                 Err(error)
             }
         })?;
-        meta_mut(&mut config).remove("resourceVersion");
-        let mut new = managed::apply(call, &old, &config, force)?;
+        drop_empty(call, &mut new);
         (call.kind.hooks.default)(&mut new);
         if let Some(schema) = &call.kind.schema {
             schema.prune_and_default(&mut new);
@@ -124,13 +137,67 @@ impl State {
     }
 }
 
+/// Empty maps and lists that only the applied text has.
+fn drop_empty(call: &Call, new: &mut Value) {
+    if call.kind.is_custom() {
+        let metadata = meta_mut(new);
+        metadata.retain(|name, field| {
+            let map = ["labels", "annotations"].contains(&name.as_str());
+            !map || field.as_object().is_none_or(|map| !map.is_empty())
+        });
+    } else {
+        meta::drop_empty(&call.kind.shape, new);
+    }
+}
+
+/// A patch that leaves something that is no object of its kind.
+pub(crate) fn not_an_object(patched: &Value, why: &str) -> ApiError {
+    let error = FieldError::invalid("patch", patched.to_string(), why);
+    ApiError::invalid(&GroupResource::new("", ""), "", &[error])
+}
+
 /// An applied configuration: typed but not defaulted, since it owns only what it names.
 fn checked_config(call: &Call, config: &Value) -> Result<Value> {
     if !object::list_at(config, &["metadata", "managedFields"]).is_empty() {
         return Err(ApiError::bad_request("metadata.managedFields must be nil"));
     }
-    // For the type check alone; its defaults are not owned by the applier.
-    meta::decode(&call.kind, config.clone())?;
+    let unusable = |why: &str| {
+        ApiError::unknown(format!(
+            "failed to create typed patch object ({}/{}; {}, Kind={}): {why}",
+            object::namespace(config),
+            object::name(config),
+            format_args!("{}/{}", call.kind.group, call.kind.version),
+            call.kind.kind
+        ))
+    };
+    if config["apiVersion"].is_null() || config["kind"].is_null() {
+        let kind = config["kind"].as_str().unwrap_or_default();
+        return Err(ApiError::bad_request(format!(
+            "invalid object type: /, Kind={kind}"
+        )));
+    }
+    // For the check alone; its defaults are not owned by the applier.
+    let fits = config["apiVersion"] == call.kind.api_version() && config["kind"] == *call.kind.kind;
+    let (_, unknown) = meta::decode(&call.kind, config.clone()).map_err(|error| {
+        if fits {
+            unusable(&error.message)
+        } else {
+            error
+        }
+    })?;
+    let schema = call.kind.schema.iter();
+    let mistyped = schema
+        .flat_map(|schema| schema.validate(config))
+        .find(|error| error.problem == Problem::TypeInvalid);
+    if let Some(error) = mistyped {
+        return Err(unusable(&error.to_string()));
+    }
+    if let Some(path) = managed::duplicate_item(&call.kind.shape, config) {
+        return Err(unusable(&format!("{path}: duplicate entries for key")));
+    }
+    if let Some(first) = unknown.first() {
+        return Err(unusable(&format!(".{first}: field not declared in schema")));
+    }
     let mut config = config.clone();
     object::drop_nulls(&mut config);
     if let Some(conversion) = &call.kind.conversion {
@@ -148,6 +215,22 @@ fn tests_for_absence(operation: &json_patch::PatchOperation, object: &Value) -> 
             test.value.is_null() && object.pointer(test.path.as_str()).is_none()
         }
         _ => false,
+    }
+}
+
+/// The real server's library replaces a member that is not there by adding it; RFC 6902 would fail.
+fn lenient(operation: json_patch::PatchOperation) -> json_patch::PatchOperation {
+    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    match operation {
+        json_patch::PatchOperation::Replace(replace)
+            if last(replace.path.as_str()).parse::<usize>().is_err() =>
+        {
+            json_patch::PatchOperation::Add(json_patch::AddOperation {
+                path: replace.path,
+                value: replace.value,
+            })
+        }
+        other => other,
     }
 }
 
@@ -178,7 +261,8 @@ pub(crate) fn apply_json_patch(object: &mut Value, patch: &Value) -> Result<()> 
         if tests_for_absence(operation, object) {
             continue;
         }
-        json_patch::patch(object, std::slice::from_ref(operation)).map_err(|_| {
+        let operation = lenient(operation.clone());
+        json_patch::patch(object, std::slice::from_ref(&operation)).map_err(|_| {
             ApiError::unprocessable(
                 "the server rejected our request due to an error in our request",
             )

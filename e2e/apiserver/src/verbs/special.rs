@@ -5,8 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::delete::DeleteOptions;
-use super::meta;
-use super::patch::{PatchKind, apply_json_patch};
+use super::patch::{PatchKind, apply_json_patch, not_an_object};
 use crate::error::{ApiError, FieldError, GroupResource, Result};
 use crate::managed::{self, Manager};
 use crate::object::{self, at, is_deleting, map_mut, str_at};
@@ -65,6 +64,11 @@ impl State {
             PatchKind::Json => apply_json_patch(&mut scale, patch)?,
             _ => json_patch::merge(&mut scale, patch),
         }
+        let replicas = at(&scale, &["spec", "replicas"]);
+        if !replicas.is_null() && !replicas.is_i64() {
+            let why = "json: spec.replicas should be a number";
+            return Err(not_an_object(&scale, why));
+        }
         self.replace_scale(call, &scale)
     }
 
@@ -122,7 +126,7 @@ impl State {
     pub(crate) fn finalize(&mut self, call: &Call, body: Value) -> Result<Arc<Value>> {
         let old = self.fetch(call)?;
         let mut new = Value::clone(&old);
-        let body = meta::decode(&call.kind, body)?;
+        let body = self.take_in(call, body)?;
         map_mut(&mut new, &["spec"]).remove("finalizers");
         if let Some(finalizers) = body["spec"]["finalizers"]
             .as_array()
@@ -173,6 +177,9 @@ fn scale_of(call: &Call, object: &Value) -> Result<Value> {
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta,
         "spec": {"replicas": number(&paths.spec)}, "status": {"replicas": number(&paths.status)}
     });
+    if number(&paths.spec) == 0 {
+        scale["spec"] = json!({});
+    }
     if !selector.is_empty() {
         scale["status"]["selector"] = selector.into();
     }

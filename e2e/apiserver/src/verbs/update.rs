@@ -20,8 +20,11 @@ pub(crate) struct Written {
 impl State {
     /// Replaces an object, or one part of it, by a request body.
     pub(crate) fn replace(&mut self, call: &Call, body: Value) -> Result<Written> {
-        let mut object = meta::decode(&call.kind, body)?;
+        let mut object = self.take_in(call, body)?;
         meta::settle_identity(call, &mut object)?;
+        if call.kind.has(Trait::CreateOnUpdate) {
+            check_number(object::version(&object))?;
+        }
         let old = self.store.get(&call.kind.table, &call.key()).cloned();
         let Some(old) = old else {
             if call.part != Part::Main || !call.kind.has(Trait::CreateOnUpdate) {
@@ -57,7 +60,9 @@ impl State {
         let mut errors;
         if call.part == Part::Status {
             keep_all_but_status(&kind, &mut new, old);
-            errors = (kind.hooks.validate_status)(&new, old);
+            errors = meta::validate_metadata(&kind, &new);
+            errors.extend(meta::validate_metadata_update(&new, old));
+            errors.extend((kind.hooks.validate_status)(&new, old));
         } else {
             if kind.has(Trait::Status) && call.part != Part::Finalize {
                 let status = old["status"].clone();
@@ -65,9 +70,9 @@ impl State {
             }
             (kind.hooks.prepare)(&mut self.allocations, &mut new, Some(old))?;
             errors = meta::validate_metadata(&kind, &new);
+            errors.extend(meta::validate_metadata_update(&new, old));
             errors.extend((kind.hooks.validate)(&new, Some(old)));
         }
-        errors.extend(meta::validate_metadata_update(&new, old));
         errors.extend(kind.schema.iter().flat_map(|schema| schema.validate(&new)));
         if !errors.is_empty() {
             return Err(ApiError::invalid(&kind.group_kind(), &call.name, &errors));
@@ -136,20 +141,21 @@ pub(crate) fn check_version(call: &Call, body: &mut Value, old: &Value) -> Resul
             ))
         }
         same if same == stored => Ok(()),
-        text if text.parse::<u64>().is_err() => {
-            let error = FieldError::invalid(
-                "metadata.resourceVersion",
-                text,
-                "must be an unsigned integer",
-            );
-            Err(ApiError::invalid(
-                &call.kind.group_kind(),
-                &call.name,
-                &[error],
-            ))
+        text => {
+            check_number(text)?;
+            Err(ApiError::stale_version(&call.kind.resource(), &call.name))
         }
-        _ => Err(ApiError::stale_version(&call.kind.resource(), &call.name)),
     }
+}
+
+/// A version is a number, if it is there at all.
+fn check_number(version: &str) -> Result<()> {
+    if version.is_empty() || version.parse::<u64>().is_ok() {
+        return Ok(());
+    }
+    Err(ApiError::unknown(format!(
+        "strconv.ParseUint: parsing {version:?}: invalid syntax"
+    )))
 }
 
 /// Fields that the server owns stay what they were.
@@ -162,11 +168,10 @@ fn keep_metadata(new: &mut Value, old: &Value) {
     if meta.get("uid").is_none() {
         carry(meta, old, "uid");
     }
-    if old["deletionTimestamp"].is_null() {
-        meta.remove("deletionTimestamp");
-        meta.remove("deletionGracePeriodSeconds");
-    } else {
-        carry(meta, old, "deletionTimestamp");
+    if !old["deletionTimestamp"].is_null() {
+        if meta.get("deletionTimestamp").is_none() {
+            carry(meta, old, "deletionTimestamp");
+        }
         if meta.get("deletionGracePeriodSeconds").is_none() {
             carry(meta, old, "deletionGracePeriodSeconds");
         }
@@ -179,10 +184,24 @@ fn keep_all_but_status(kind: &Kind, new: &mut Value, old: &Value) {
     let meta = new["metadata"].take();
     *new = old.clone();
     set_or_remove(new, "status", status);
+    if kind.table == "pods" && new["status"]["qosClass"].is_null() {
+        carry(
+            object::map_mut(new, &["status"]),
+            &old["status"],
+            "qosClass",
+        );
+    }
     if kind.is_custom() {
         carry(meta_mut(new), &meta, "managedFields");
     } else {
         new["metadata"] = meta;
+        if kind.table == "pods" {
+            carry(meta_mut(new), &old["metadata"], "ownerReferences");
+        }
+        if kind.table == "deployments.apps" {
+            let labels = &old["metadata"];
+            carry(meta_mut(new), labels, "labels");
+        }
     }
 }
 
@@ -210,7 +229,14 @@ fn bump_generation(kind: &Kind, new: &mut Value, old: &Value) {
         }
         asks
     };
-    if asks(new) != asks(old) {
+    // What these two kinds' controllers also go by.
+    let counted = match kind.table.as_str() {
+        "deployments.apps" => Some("annotations"),
+        "endpointslices.discovery.k8s.io" => Some("labels"),
+        _ => None,
+    };
+    let also = counted.is_some_and(|field| new["metadata"][field] != old["metadata"][field]);
+    if also || asks(new) != asks(old) {
         let generation = object::int_at(old, &["metadata", "generation"]).unwrap_or(0) + 1;
         meta_mut(new).insert("generation".into(), generation.into());
     }

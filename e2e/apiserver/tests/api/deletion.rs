@@ -119,7 +119,7 @@ async fn a_finalizer_keeps_a_marked_object_until_it_is_removed() {
     )
     .await;
     assert_eq!(code, 422);
-    let message = "ConfigMap \"a\" is invalid: metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers [\"test.dev/y\"]";
+    let message = "ConfigMap \"a\" is invalid: metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"test.dev/y\"}";
     assert_eq!(status["message"], message);
     let (code, status) = raw(
         &client,

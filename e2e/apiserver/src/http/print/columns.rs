@@ -52,9 +52,7 @@ fn entries(value: &Value) -> usize {
 static CONFIG_MAPS: &[Column] = &[
     NAME,
     column("Data", |row| {
-        (entries(&row.object["data"]) + entries(&row.object["binaryData"]))
-            .to_string()
-            .into()
+        (entries(&row.object["data"]) + entries(&row.object["binaryData"])).into()
     }),
     AGE,
 ];
@@ -62,9 +60,7 @@ static CONFIG_MAPS: &[Column] = &[
 static SECRETS: &[Column] = &[
     NAME,
     column("Type", |row| row.object["type"].clone()),
-    column("Data", |row| {
-        entries(&row.object["data"]).to_string().into()
-    }),
+    column("Data", |row| entries(&row.object["data"]).into()),
     AGE,
 ];
 
@@ -293,7 +289,7 @@ static EVENTS: &[Column] = &[
         str_at(row.object, &["message"]).trim().into()
     }),
     wide("First Seen", |row| first_seen(row).into()),
-    wide("Count", |row| event_count(row.object).to_string().into()),
+    wide("Count", |row| event_count(row.object).into()),
     wide("Name", |row| object::name(row.object).into()),
 ];
 

@@ -24,8 +24,8 @@ pub(super) static DEPLOYMENTS: &[Column] = &[
     column("Ready", |row| {
         format!("{}/{}", status(row, "readyReplicas"), replicas(row)).into()
     }),
-    number("Up-to-date", |row| status(row, "updatedReplicas").into()),
-    number("Available", |row| status(row, "availableReplicas").into()),
+    column("Up-to-date", |row| status(row, "updatedReplicas").into()),
+    column("Available", |row| status(row, "availableReplicas").into()),
     AGE,
     CONTAINERS,
     IMAGES,
