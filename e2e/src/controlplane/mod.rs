@@ -171,6 +171,29 @@ impl ControlPlane {
     }
 }
 
+/// Real etcd and kube-apiserver without controllers, so that nobody but its clients writes: the referee of the embedded
+/// server.
+pub struct Referee {
+    client: Client,
+    _real: Box<Real>,
+}
+
+impl Referee {
+    /// Starts it in the management namespace; keys and logs go to `folder`.
+    pub async fn start(fabric: &Fabric, clock: Clock, folder: &Path) -> Result<Self> {
+        let (real, client) = Real::start_api(fabric.management(), clock, folder).await?;
+        Ok(Self {
+            client,
+            _real: Box::new(real),
+        })
+    }
+
+    /// A client with every right.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+}
+
 /// The API is open on loopback as long as this lives.
 #[must_use]
 pub enum OnLoopback {

@@ -52,6 +52,22 @@ impl Real {
         clock: Clock,
         folder: &Path,
     ) -> Result<(Self, Client)> {
+        let (mut real, client) = Self::start_api(netns, clock, folder).await?;
+        let manager = real
+            .authority
+            .client("kube-controller-manager", Some(MASTERS))?;
+        real.run("kube-controller-manager", real.manager(&manager)?)?;
+        let scheduler = real.authority.client("system:kube-scheduler", None)?;
+        real.run("kube-scheduler", real.scheduler(&scheduler)?)?;
+        Ok((real, client))
+    }
+
+    /// Starts etcd and the API server alone.
+    pub(super) async fn start_api(
+        netns: &Netns,
+        clock: Clock,
+        folder: &Path,
+    ) -> Result<(Self, Client)> {
         let authority = Authority::new()?;
         let mut real = Self {
             admin: authority.client("kubernetes-admin", Some(MASTERS))?,
@@ -75,12 +91,6 @@ impl Real {
             .all_while(ready(&client, &clock))
             .await
             .context("start the API server")?;
-        let manager = real
-            .authority
-            .client("kube-controller-manager", Some(MASTERS))?;
-        real.run("kube-controller-manager", real.manager(&manager)?)?;
-        let scheduler = real.authority.client("system:kube-scheduler", None)?;
-        real.run("kube-scheduler", real.scheduler(&scheduler)?)?;
         Ok((real, client))
     }
 
