@@ -112,23 +112,23 @@ pub(crate) fn list(episode: &mut Episode<'_>) -> Vec<Request> {
         1 => {
             request = request
                 .ask("resourceVersion", MARK)
-                .ask("resourceVersionMatch", "NotOlderThan")
+                .ask("resourceVersionMatch", "NotOlderThan");
         }
         2 => {
             request = request
                 .ask("resourceVersion", MARK)
-                .ask("resourceVersionMatch", "Exact")
+                .ask("resourceVersionMatch", "Exact");
         }
         3 => request = request.ask("resourceVersionMatch", "Exact"),
         5 => {
             request = request
                 .ask("resourceVersion", MARK)
-                .ask("resourceVersionMatch", "Roughly")
+                .ask("resourceVersionMatch", "Roughly");
         }
         6 => {
             request = request
                 .ask("resourceVersion", "0")
-                .ask("resourceVersionMatch", "Exact")
+                .ask("resourceVersionMatch", "Exact");
         }
         7 => request = request.ask("resourceVersion", MARK),
         _ => {}

@@ -98,12 +98,12 @@ impl<'a> Side<'a> {
         if request.method == Method::GET && request.path == request.about && version.is_some() {
             // With a version in the request the answer may come from a cache that is behind.
             if !request.has("resourceVersion") && !request.has("continue") {
-                self.mark = version.unwrap_or("0").to_owned();
+                version.unwrap_or("0").clone_into(&mut self.mark);
             }
-            self.token = body["metadata"]["continue"]
+            body["metadata"]["continue"]
                 .as_str()
                 .unwrap_or_default()
-                .to_owned();
+                .clone_into(&mut self.token);
         }
         let (Some(version), Some(name)) = (version, body["metadata"]["name"].as_str()) else {
             return;
@@ -239,6 +239,7 @@ async fn read_events(
     sentinel: u64,
     seen: &mut Vec<Value>,
 ) -> Result<bool> {
+    let sentinel = Value::from(sentinel.to_string());
     let mut buffer = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else {
@@ -249,7 +250,7 @@ async fn read_events(
             let line: Vec<u8> = buffer.drain(..=end).collect();
             let event: Value = serde_json::from_slice(&line).context("an event")?;
             let mark = &event["object"]["metadata"]["annotations"][SENTINEL];
-            let last = *mark == sentinel.to_string() || event["type"] == "ERROR";
+            let last = *mark == sentinel || event["type"] == "ERROR";
             seen.push(event);
             if last {
                 return Ok(true);

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, USER_AGENT, WARNING};
+use http::header::{HeaderValue, WARNING};
 use http::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::input::{parse, parse_yaml};
 use super::query::Query;
 use super::respond::{self, Form, View};
 use super::route::{ResourcePath, Route};
@@ -17,11 +18,9 @@ use crate::kind::{Kind, Trait};
 use crate::object;
 use crate::selector::Selector;
 use crate::server::{ApiServer, Identity};
-use crate::state::{Call, Part, State};
-use crate::verbs::delete::DeleteOptions;
+use crate::state::{Part, State};
 use crate::verbs::list::{ListOptions, Page};
 use crate::verbs::patch::PatchKind;
-use crate::verbs::strict::FieldValidation;
 
 /// Answers a request.
 pub(crate) fn handle(
@@ -111,13 +110,14 @@ fn part_of(kind: &Kind, path: &ResourcePath) -> Result<Part> {
     }
 }
 
-struct Context<'a> {
-    server: &'a ApiServer,
-    kind: Arc<Kind>,
-    path: &'a ResourcePath,
-    request: &'a Request<Bytes>,
-    view: View,
-    query: Query,
+/// A request about a resource.
+pub(super) struct Context<'a> {
+    pub(super) server: &'a ApiServer,
+    pub(super) kind: Arc<Kind>,
+    pub(super) path: &'a ResourcePath,
+    pub(super) request: &'a Request<Bytes>,
+    pub(super) view: View,
+    pub(super) query: Query,
 }
 
 impl Context<'_> {
@@ -159,90 +159,11 @@ impl Context<'_> {
         }
     }
 
-    fn call(&self, part: Part) -> Result<Call> {
-        Ok(Call {
-            kind: self.kind.clone(),
-            namespace: self.path.namespace.clone(),
-            name: self.path.name.clone(),
-            part,
-            manager: self.manager()?,
-            dry_run: self.query.dry_run(),
-            validation: match self.query.text("fieldValidation") {
-                "Ignore" => FieldValidation::Ignore,
-                "Strict" => FieldValidation::Strict,
-                _ => FieldValidation::Warn,
-            },
-            now: self.server.clock().now(),
-        })
-    }
-
-    /// Field manager: as told, else the client's name.
-    fn manager(&self) -> Result<String> {
-        let told = self.query.text("fieldManager");
-        if told.len() > 128 {
-            let error = FieldError::new(
-                crate::error::Problem::TooLong,
-                "fieldManager",
-                "",
-                "may not be more than 128 bytes",
-            );
-            return Err(ApiError::invalid(
-                &GroupResource::new("meta.k8s.io", "PatchOptions"),
-                "",
-                &[error],
-            ));
-        }
-        if !told.is_empty() {
-            return Ok(told.to_owned());
-        }
-        let agent = self
-            .request
-            .headers()
-            .get(USER_AGENT)
-            .and_then(|agent| agent.to_str().ok())
-            .unwrap_or_default();
-        let name = agent.split('/').next().unwrap_or_default();
-        Ok(if name.is_empty() {
-            "unknown".to_owned()
-        } else {
-            name.chars().take(128).collect()
-        })
-    }
-
-    fn body(&self) -> Result<Value> {
-        match self.content_type() {
-            "" | "application/json" | "*/*" => parse(self.request.body()),
-            "application/yaml" => parse_yaml(self.request.body()),
-            _ => Err(ApiError::unsupported_media_type(
-                "application/json, application/yaml",
-            )),
-        }
-    }
-
-    /// Refuses options of a write that are not of its kind's (`CreateOptions` and so on).
-    fn check_options(&self, kind: &str) -> Result<()> {
-        let mut errors = Vec::new();
-        let dry = self.query.text("dryRun");
-        if !["", "All"].contains(&dry) {
-            errors.push(FieldError::not_supported("dryRun", json!([dry]), &["All"]));
-        }
-        let way = self.query.text("fieldValidation");
-        let ways = ["", "Ignore", "Strict", "Warn"];
-        if !ways.contains(&way) {
-            errors.push(FieldError::not_supported("fieldValidation", way, &ways));
-        }
-        if errors.is_empty() {
-            return Ok(());
-        }
-        let kind = GroupResource::new("meta.k8s.io", kind);
-        Err(ApiError::invalid(&kind, "", &errors))
-    }
-
     /// Runs a write; the answer carries its warnings.
     fn write(
         &self,
         work: impl FnOnce(&mut State) -> Result<(StatusCode, Arc<Value>)>,
-    ) -> Result<Response<Body>> {
+    ) -> Response<Body> {
         let mut state = self.server.state();
         state.warnings.clear();
         let done = work(&mut state);
@@ -258,19 +179,7 @@ impl Context<'_> {
                 response.headers_mut().append(WARNING, value);
             }
         }
-        Ok(response)
-    }
-
-    fn content_type(&self) -> &str {
-        let header = self
-            .request
-            .headers()
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok());
-        header
-            .and_then(|header| header.split(';').next())
-            .unwrap_or_default()
-            .trim()
+        response
     }
 
     fn object(&self, code: StatusCode, stored: &Value) -> Response<Body> {
@@ -352,7 +261,7 @@ impl Context<'_> {
         }
         self.check_options("CreateOptions")?;
         let (call, body) = (self.call(Part::Main)?, self.body()?);
-        self.write(|state| Ok((StatusCode::CREATED, state.create(&call, body)?)))
+        Ok(self.write(|state| Ok((StatusCode::CREATED, state.create(&call, body)?))))
     }
 
     fn replace(&self, part: Part) -> Result<Response<Body>> {
@@ -364,7 +273,7 @@ impl Context<'_> {
                 Ok(respond::json(StatusCode::OK, &scale))
             }
             Part::Finalize => {
-                self.write(|state| Ok((StatusCode::OK, state.finalize(&call, body)?)))
+                Ok(self.write(|state| Ok((StatusCode::OK, state.finalize(&call, body)?))))
             }
             Part::Main | Part::Status if object::name(&body).is_empty() => {
                 Err(ApiError::bad_request(format!(
@@ -372,10 +281,10 @@ impl Context<'_> {
                     call.name
                 )))
             }
-            Part::Main | Part::Status => self.write(|state| {
+            Part::Main | Part::Status => Ok(self.write(|state| {
                 let written = state.replace(&call, body)?;
                 Ok((code_of(written.created), written.object))
-            }),
+            })),
             Part::Binding | Part::Eviction => Err(ApiError::method_not_allowed()),
         }
     }
@@ -410,38 +319,12 @@ impl Context<'_> {
                 let scale = self.server.state().patch_scale(&call, form, &patch)?;
                 Ok(respond::json(StatusCode::OK, &scale))
             }
-            Part::Main | Part::Status => self.write(|state| {
+            Part::Main | Part::Status => Ok(self.write(|state| {
                 let written = state.patch(&call, form, &patch, self.query.flag("force"))?;
                 Ok((code_of(written.created), written.object))
-            }),
+            })),
             _ => Err(ApiError::method_not_allowed()),
         }
-    }
-
-    fn delete_options(&self) -> Result<DeleteOptions> {
-        let mut body = if self.request.body().is_empty() {
-            json!({})
-        } else {
-            parse(self.request.body())?
-        };
-        for name in ["propagationPolicy", "gracePeriodSeconds"] {
-            let told = self.query.text(name);
-            if !told.is_empty() {
-                body[name] = told
-                    .parse::<i64>()
-                    .map_or_else(|_| told.into(), Value::from);
-            }
-        }
-        DeleteOptions::parse(&body)
-    }
-
-    fn delete_call(&self) -> Result<Call> {
-        let mut call = self.call(Part::Main)?;
-        let body: Value = serde_json::from_slice(self.request.body()).unwrap_or_default();
-        call.dry_run |= body["dryRun"]
-            .as_array()
-            .is_some_and(|all| all.iter().any(|one| one == "All"));
-        Ok(call)
     }
 
     fn delete(&self) -> Result<Response<Body>> {
@@ -486,20 +369,4 @@ fn list_meta(untyped: bool, page: &Page) -> Value {
         meta["remainingItemCount"] = remaining.into();
     }
     meta
-}
-
-/// JSON or YAML; the first is a form of the second, but much faster to read.
-fn parse_yaml(body: &Bytes) -> Result<Value> {
-    serde_json::from_slice(body).or_else(|_| {
-        serde_saphyr::from_slice(body)
-            .map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}")))
-    })
-}
-
-fn parse(body: &Bytes) -> Result<Value> {
-    serde_json::from_slice(body).map_err(|error| {
-        ApiError::bad_request(format!(
-            "the object provided is unrecognized (must be of type json): {error}"
-        ))
-    })
 }

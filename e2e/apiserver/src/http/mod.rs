@@ -4,6 +4,7 @@
 
 pub(crate) mod discovery;
 pub(crate) mod handle;
+mod input;
 pub(crate) mod openapi;
 pub(crate) mod print;
 pub(crate) mod query;

@@ -64,7 +64,7 @@ pub(crate) fn open(
     let version: u64 = match query.text("resourceVersion") {
         "" => 0,
         text => text.parse().map_err(|_| {
-            ApiError::bad_request(format!("invalid resource version: resourceVersion: Invalid value: {0:?}: strconv.ParseUint: parsing {0:?}: invalid syntax", text))
+            ApiError::bad_request(format!("invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"))
         })?,
     };
     let timeout = query

@@ -115,19 +115,16 @@ fn known_to(kind: &Kind, body: &Value) -> Result<Value, serde_json::Error> {
 }
 
 fn normalise(kind: &Kind, mut body: Value) -> Value {
-    match &kind.schema {
-        Some(schema) => {
-            object::drop_nulls(meta_mut(&mut body).entry("labels").or_insert(Value::Null));
-            schema.prune_and_default(&mut body);
-            let shape = Shape::built_in("ObjectMeta");
-            if let Some(meta) = body.get_mut("metadata") {
-                drop_empty(&shape, meta);
-            }
+    if let Some(schema) = &kind.schema {
+        object::drop_nulls(meta_mut(&mut body).entry("labels").or_insert(Value::Null));
+        schema.prune_and_default(&mut body);
+        let shape = Shape::built_in("ObjectMeta");
+        if let Some(meta) = body.get_mut("metadata") {
+            drop_empty(&shape, meta);
         }
-        None => {
-            object::drop_nulls(&mut body);
-            drop_empty(&kind.shape, &mut body);
-        }
+    } else {
+        object::drop_nulls(&mut body);
+        drop_empty(&kind.shape, &mut body);
     }
     let meta = meta_mut(&mut body);
     meta.retain(|_, value| !value.is_null());
