@@ -10,10 +10,10 @@ use onehop_core::crd::{
     Feature, INSTALL_LABEL, LoadBalancer, LoadBalancerSpec, NodeTarget, SERVICE_FINALIZER,
     TargetState,
 };
-use onehop_core::endpoint::{Endpoint, Endpoints};
+use onehop_core::endpoint::Endpoint;
 use onehop_core::id::{InstallId, IpFamily, NodeName, PodUid, PortKey, ServiceKey};
 use onehop_core::node::NodeView;
-use onehop_core::service::{ServiceKind, ServicePort, ServiceSpec, TrafficPolicy};
+use onehop_core::service::{ServiceKind, ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
 
 use crate::index::{Index, PodLife};
@@ -82,18 +82,25 @@ impl Claim {
 /// UIDs of the pods that had an address when they were endpoints of the Service.
 pub type Remembered = BTreeMap<IpAddr, PodUid>;
 
-/// Targets of every port, in both kinds.
-pub fn members(index: &Index, service: &ServiceSpec) -> BTreeMap<PortKey, PortMembers> {
+/// Targets of every port, in both kinds, of these families.
+pub fn members(
+    index: &Index,
+    service: &ServiceSpec,
+    families: &[IpFamily],
+) -> BTreeMap<PortKey, PortMembers> {
     let endpoints = index.endpoints(&service.key);
     let going = going_nodes(index);
     let ports = service.ports.iter().map(|port| {
-        let members = PortMembers {
-            pods: pods(index, service, port, &endpoints, &going),
-            nodes: port.node_port.map_or_else(Members::default, |node_port| {
-                nodes(index, service, port, &endpoints, node_port)
-            }),
-            vips: nodes(index, service, port, &endpoints, port.port),
-        };
+        let mut members = PortMembers::default();
+        for family in families {
+            let endpoints = endpoints.of(service, port, *family);
+            let nodes = |at_port| nodes(index, service, (endpoints, *family), at_port);
+            members.pods.extend(pods(index, service, endpoints, &going));
+            if let Some(node_port) = port.node_port {
+                members.nodes.extend(nodes(node_port));
+            }
+            members.vips.extend(nodes(port.port));
+        }
         (port.key.clone(), members)
     });
     ports.collect()
@@ -180,15 +187,13 @@ fn fate(
     (owner, state)
 }
 
-/// Pod targets of one port.
+/// Pod targets of one port in one family.
 fn pods(
     index: &Index,
     service: &ServiceSpec,
-    port: &ServicePort,
-    endpoints: &Endpoints,
+    endpoints: &[Endpoint],
     going: &BTreeMap<NodeName, Going>,
 ) -> Members {
-    let family = family(service);
     let held = |endpoint: &Endpoint| {
         // Only what is on its way out can be held.
         let leaves = endpoint.conditions.terminating || !endpoint.conditions.ready;
@@ -196,22 +201,19 @@ fn pods(
         told.filter(|_| leaves)
             .and_then(|(_, target)| held_since(target))
     };
-    let list = endpoints
-        .of(service, port, family)
-        .iter()
-        .map(|endpoint| Member {
-            key: TargetKey {
-                address: endpoint.address,
-                port: endpoint.port,
-            },
-            owner: endpoint
-                .pod
-                .as_ref()
-                .map_or(Owner::Unknown, |pod| Owner::Pod(pod.uid.clone())),
-            state: endpoint_state(index, endpoint, going),
-            guard: guard(index, endpoint.node()),
-            held_since: held(endpoint),
-        });
+    let list = endpoints.iter().map(|endpoint| Member {
+        key: TargetKey {
+            address: endpoint.address,
+            port: endpoint.port,
+        },
+        owner: endpoint
+            .pod
+            .as_ref()
+            .map_or(Owner::Unknown, |pod| Owner::Pod(pod.uid.clone())),
+        state: endpoint_state(index, endpoint, going),
+        guard: guard(index, endpoint.node()),
+        held_since: held(endpoint),
+    });
     Members {
         list: list.collect(),
         at_most_healthy: None,
@@ -261,16 +263,14 @@ fn endpoint_state(index: &Index, endpoint: &Endpoint, going: &BTreeMap<NodeName,
     }
 }
 
-/// Node targets of one port, at `at_port`: every node, whoever has endpoints; with policy Local the health check
-/// on healthCheckNodePort tells which of them get traffic.
+/// Node targets of one port in one family, at `at_port`: every node, whoever has endpoints; with policy Local the
+/// health check on healthCheckNodePort tells which of them get traffic.
 fn nodes(
     index: &Index,
     service: &ServiceSpec,
-    port: &ServicePort,
-    endpoints: &Endpoints,
+    (endpoints, family): (&[Endpoint], IpFamily),
     at_port: u16,
 ) -> Members {
-    let family = family(service);
     let list = index.nodes().filter_map(|node| {
         Some(Member {
             key: TargetKey {
@@ -284,10 +284,7 @@ fn nodes(
         })
     });
     let at_most_healthy = (service.external_policy == TrafficPolicy::Local).then(|| {
-        let ready = endpoints
-            .of(service, port, family)
-            .iter()
-            .filter(|e| e.conditions.ready);
+        let ready = endpoints.iter().filter(|e| e.conditions.ready);
         ready
             .filter_map(Endpoint::node)
             .collect::<BTreeSet<_>>()
@@ -297,11 +294,6 @@ fn nodes(
         list: list.collect(),
         at_most_healthy,
     }
-}
-
-/// The first family: one group has targets of one family.
-fn family(service: &ServiceSpec) -> IpFamily {
-    service.families.first().copied().unwrap_or(IpFamily::V4)
 }
 
 /// A signal that a node is going (ZD-70, ZD-78).

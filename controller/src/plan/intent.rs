@@ -91,6 +91,17 @@ pub struct Members {
     pub at_most_healthy: Option<usize>,
 }
 
+impl Members {
+    /// Adds targets of another family.
+    pub fn extend(&mut self, other: Self) {
+        self.list.extend(other.list);
+        self.at_most_healthy = match (self.at_most_healthy, other.at_most_healthy) {
+            (Some(one), Some(more)) => Some(one + more),
+            (one, more) => one.or(more),
+        };
+    }
+}
+
 impl Intent {
     /// The members of a port for a group of this mode.
     pub fn members(&self, port: &PortKey, mode: TargetMode) -> Option<&Members> {

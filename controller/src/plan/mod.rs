@@ -15,7 +15,7 @@ pub use listed::Listed;
 pub use order::arrange;
 pub use provider::{
     Depth, Effect, Existing, Found, Giver, HostName, Look, Market, Notice, Outcome, Placed,
-    PortCount, Programmed, Provider, Refusal, Resolution,
+    PortCount, Programmed, Provider, Refusal, Resolution, first_family,
 };
 
 use std::fmt;

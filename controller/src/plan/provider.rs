@@ -196,6 +196,11 @@ pub struct Outcome {
     pub mass_removal: Option<MassRemoval>,
 }
 
+/// The Service's first family alone.
+pub fn first_family(service: &ServiceSpec) -> Vec<IpFamily> {
+    vec![service.families.first().copied().unwrap_or(IpFamily::V4)]
+}
+
 /// A cloud.
 pub trait Provider: Send + Sync + 'static {
     /// Unit of observing, planning and writing.
@@ -226,6 +231,12 @@ pub trait Provider: Send + Sync + 'static {
         market: &Market,
         book: &mut AddressBook,
     ) -> Placed;
+
+    /// Families of the targets of a Service whose load balancer has these addresses. Pure. Where a group has targets of
+    /// one family only, that is the Service's first one.
+    fn target_families(&self, service: &ServiceSpec, _addresses: &[IpAddr]) -> Vec<IpFamily> {
+        first_family(service)
+    }
 
     /// Notes an address in use, before the first one is given; the answer is who has it already and
     /// may not share it. Pure but for the book.

@@ -147,13 +147,14 @@ impl<P: Provider> Reconciler<P> {
             let Some(spec) = wanted.plannable() else {
                 continue;
             };
+            let families = self.provider.target_families(service, &wanted.addresses);
             let departed: BTreeSet<IpAddr> = targets.difference(&endpoints).copied().collect();
             intents.push(Intent {
                 service: key.clone(),
                 uid: service.uid.clone(),
                 spec: spec.clone(),
                 addresses: wanted.addresses.clone(),
-                members: snapshot::members(&index, service),
+                members: snapshot::members(&index, service, &families),
                 departed: snapshot::departed(&index, service, &of.remembered, &departed),
                 machines: index.machines(),
                 view: memory.view,

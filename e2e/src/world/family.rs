@@ -39,7 +39,7 @@ impl Family {
     }
 
     /// The pool of load balancer addresses that a world has unless it says otherwise.
-    pub(super) fn pool(self) -> String {
+    pub fn pool(self) -> String {
         let [_, _, c, _] = Fabric::LB_CIDR.addr().octets();
         let end = |host| self.of(Ipv4Addr::new(198, 51, c, host));
         format!("{}-{}", end(10), end(99))

@@ -7,7 +7,7 @@ use crate::{
 use anyhow::{Context, Result};
 use onehop_e2e::{
     traffic::Transport,
-    world::{Cluster, Family, ServiceManifest},
+    world::{Cluster, Family, ServiceManifest, address_pool, eventually},
 };
 use serde_json::json;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,10 @@ fn dual(manifest: ServiceManifest, on: Cluster) -> ServiceManifest {
     manifest
         .with("ipFamilyPolicy", json!("RequireDualStack"))
         .with("ipFamilies", json!(families))
-        .with("type", json!("NodePort"))
+}
+
+fn dual_with_node_ports(manifest: ServiceManifest, on: Cluster) -> ServiceManifest {
+    dual(manifest, on).with("type", json!("NodePort"))
 }
 
 pub(crate) async fn s10_both_families_of_a_service_serve_and_keep_addresses(
@@ -33,7 +36,10 @@ pub(crate) async fn s10_both_families_of_a_service_serve_and_keep_addresses(
 ) -> Result<()> {
     let world = world_with_pod_on_a(on).await?;
     let exposed = world
-        .expose(dual(ServiceManifest::cluster_ip("dual", "web"), on))
+        .expose(dual_with_node_ports(
+            ServiceManifest::cluster_ip("dual", "web"),
+            on,
+        ))
         .await?;
     let spec = world
         .objects
@@ -76,7 +82,9 @@ pub(crate) async fn s10_a_family_without_endpoints_is_refused_while_the_other_se
     on: Cluster,
 ) -> Result<()> {
     let world = world_with_pod_on_a(on).await?;
-    world.expose(dual(selectorless("half"), on)).await?;
+    world
+        .expose(dual_with_node_ports(selectorless("half"), on))
+        .await?;
     // The helper's slices are of the run's family: the other one has none.
     world.serve_by("half", &["web"]).await?;
     let spec = world
@@ -101,6 +109,53 @@ pub(crate) async fn s10_a_family_without_endpoints_is_refused_while_the_other_se
         world
             .becomes(place, Transport::Tcp, (other, 80).into(), Want::Refused)
             .await?;
+    }
+    world.end().await
+}
+
+/// One load balancer with an address of each family, in each target mode: every address reaches a pod, which sees a client
+/// of that family.
+pub(crate) async fn s10_c31_a_load_balancer_of_both_families_reaches_targets_of_both(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    let [_, other] = families(on);
+    let pool = address_pool("other-family", &other.pool());
+    world.objects.create(pool).await?;
+    let service = |name| dual(ServiceManifest::load_balancer(name, "web"), on);
+    let modes = [
+        service("by-node"),
+        service("by-vip").vip_mode(),
+        service("by-pod").pod_mode(),
+    ];
+    for manifest in modes {
+        let service = world.objects.apply(manifest.json()).await?;
+        let name = service.metadata.name.context("a name")?;
+        let what = format!("{name} gets two addresses");
+        let addresses = eventually(&world.clock, &what, crate::lab::WITHIN, async || {
+            let service = world.objects.service(&name).await;
+            let status = service.map_err(|e| e.to_string())?.status;
+            let ingress = status.and_then(|s| s.load_balancer?.ingress);
+            let ips = ingress.into_iter().flatten().filter_map(|i| i.ip);
+            let ips: Vec<IpAddr> = ips.filter_map(|ip| ip.parse().ok()).collect();
+            let has = |v4: bool| ips.iter().any(|ip| ip.is_ipv4() == v4);
+            if ips.len() == 2 && has(true) && has(false) {
+                Ok(ips)
+            } else {
+                Err(format!("{ips:?}"))
+            }
+        })
+        .await?;
+        for address in addresses {
+            for transport in [Transport::Tcp, Transport::Udp] {
+                let to = SocketAddr::new(address, 80);
+                let (answer, _) = world
+                    .answer_of(Place::Outside, transport, to, &["web"])
+                    .await?;
+                let seen = answer.peer.is_ipv4();
+                assert_eq!(seen, address.is_ipv4(), "S-10: {name} {to}");
+            }
+        }
     }
     world.end().await
 }

@@ -34,7 +34,7 @@ use super::CloudError;
 use crate::lease::Fence;
 use crate::plan::{
     Effect, Existing, Found, Intent, Listed, Look, Market, Outcome, Placed, Plan, Provider,
-    Resolution,
+    Resolution, first_family,
 };
 
 /// The provider.
@@ -85,6 +85,16 @@ impl Provider for Local {
         book: &mut AddressBook,
     ) -> Placed {
         placing::place(service, spec, market, book)
+    }
+
+    /// One group has targets of every family; the load balancer forwards to those of the family that was asked.
+    fn target_families(&self, service: &ServiceSpec, addresses: &[IpAddr]) -> Vec<IpFamily> {
+        let asked = |family: &IpFamily| addresses.iter().any(|at| IpFamily::of(*at) == *family);
+        let families: Vec<IpFamily> = service.families.iter().copied().filter(asked).collect();
+        if families.is_empty() {
+            return first_family(service);
+        }
+        families
     }
 
     fn restore(&self, found: Found<'_>, book: &mut AddressBook) -> Result<(), Holder> {

@@ -101,7 +101,7 @@ impl Cluster {
     }
 
     fn states(&self, service: &Service) -> (Vec<State>, Vec<State>) {
-        let members = members(&self.0, &view(service));
+        let members = members(&self.0, &view(service), &[IpFamily::V4]);
         let members = &members.values().next().unwrap();
         let states = |m: &Members| m.list.iter().map(|m| m.state).collect();
         (states(&members.pods), states(&members.nodes))
@@ -200,9 +200,49 @@ fn with_policy_local_every_node_is_a_target_and_as_many_as_have_endpoints_can_be
     let nodes = vec![plain(1), plain(2)];
     let cluster = Cluster::new(nodes, vec![], &[(2, READY), (4, READY), (1, SICK)]);
     let local = service(json!({ "externalTrafficPolicy": "Local" }));
-    let members = members(&cluster.0, &view(&local));
+    let members = members(&cluster.0, &view(&local), &[IpFamily::V4]);
     let nodes = &members.values().next().unwrap().nodes;
     assert_eq!((nodes.list.len(), nodes.at_most_healthy), (2, Some(1)));
+}
+
+#[test]
+fn s10_each_family_that_is_asked_for_has_its_targets() {
+    let mut node = plain(1);
+    let addresses = json!([
+        { "type": "InternalIP", "address": "10.0.1.1" },
+        { "type": "InternalIP", "address": "fd00:1::1" },
+    ]);
+    node.status.get_or_insert_default().addresses = Some(read(addresses));
+    let mut cluster = Cluster::new(vec![node, plain(2)], vec![], &[(1, READY), (2, READY)]);
+    let mut six = slice(&[]);
+    six.metadata.name = Some("web-6".to_owned());
+    "IPv6".clone_into(&mut six.address_type);
+    six.endpoints = read(json!([{
+        "addresses": ["fd00:244:1::1"], "nodeName": "node-1", "conditions": { "ready": true },
+    }]));
+    cluster.0.on_slice(Seen::Applied(six));
+    let service = service(json!({
+        "clusterIPs": ["10.96.0.9", "fd00:96::9"], "ipFamilies": ["IPv4", "IPv6"],
+        "externalTrafficPolicy": "Local",
+    }));
+    let of = |families: &[IpFamily]| {
+        let members = members(&cluster.0, &view(&service), families);
+        let members = members.into_values().next().unwrap();
+        let addresses = |m: &Members| m.list.iter().map(|m| m.key.address.to_string()).collect();
+        let (pods, nodes): (Vec<String>, Vec<String>) =
+            (addresses(&members.pods), addresses(&members.nodes));
+        (pods, nodes, members.vips.at_most_healthy)
+    };
+    let (pods, nodes, most) = of(&[IpFamily::V4, IpFamily::V6]);
+    assert_eq!(pods, ["10.244.1.1", "10.244.1.2", "fd00:244:1::1"], "S-10");
+    // A node without an address of a family is no target in it.
+    assert_eq!(nodes, ["10.0.1.1", "10.0.1.2", "fd00:1::1"], "S-10");
+    assert_eq!(
+        most,
+        Some(3),
+        "two nodes have endpoints of one, one of the other"
+    );
+    assert_eq!(of(&[IpFamily::V6]).0, ["fd00:244:1::1"]);
 }
 
 #[test]
