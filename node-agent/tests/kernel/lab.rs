@@ -34,6 +34,7 @@ use serde_json::{Value, json};
 
 use crate::common::{NODE, Stands, lists, port, service, synced};
 pub(crate) use crate::place::Place;
+use crate::place::own_descriptors;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -116,6 +117,7 @@ pub(crate) struct Lab {
 
 impl Lab {
     pub(crate) fn new() -> Self {
+        own_descriptors();
         let (node, world) = (Place::new(), Place::new());
         let pods: Vec<Place> = (1..=PODS).map(|_| Place::new()).collect();
         for name in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
@@ -224,13 +226,7 @@ impl Lab {
             if limit < usize::MAX {
                 kernel = kernel.with_batch_limit(limit);
             }
-            // A program that another test starts has copies of the last owner's descriptors for a moment.
-            let mut held = None;
-            eventually("the tables are free", || {
-                held = kernel.read_back().unwrap();
-                held.is_some()
-            });
-            let held = held.unwrap();
+            let held = kernel.read_back().unwrap().expect("the tables are free");
             (kernel, held, links().unwrap())
         });
         let mut planner = Planner::new(held);

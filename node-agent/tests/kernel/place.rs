@@ -1,5 +1,6 @@
 //! A network namespace with a thread that works in it, servers in it, and clients that call from it.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
@@ -17,6 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_millis(400);
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// Gives this test's thread, and those that it starts from now on, descriptors of their own, once: see `in_namespace`.
+pub(crate) fn own_descriptors() {
+    thread_local!(static OWN: Cell<bool> = const { Cell::new(false) });
+    if !OWN.replace(true) {
+        unshare(CloneFlags::CLONE_FILES).unwrap();
+    }
+}
 
 /// A network namespace with a thread that works in it.
 pub(crate) struct Place(mpsc::Sender<Job>, pub(crate) i32);

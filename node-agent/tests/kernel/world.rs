@@ -16,7 +16,10 @@ use onehop_node_agent::table::layout::{Detector, Options};
 /// Runs the test on a thread in a fresh network namespace.
 pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace needs root");
+        // With descriptors of its own, too: a program that another test starts copies those of its thread until it runs, and
+        // a socket that owns tables would live on in the copy.
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_FILES)
+            .expect("a network namespace needs root");
         test();
     });
     if let Err(panic) = thread.join() {
@@ -26,12 +29,24 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
 
 /// The judge, in the namespace of this thread.
 pub(crate) fn nft(arguments: &[&str]) -> String {
-    let output = Command::new("nft")
+    judged_by("nft", arguments)
+}
+
+/// The judge, and whatever other versions of it `$ONEHOP_NFT` names (paths with colons between).
+pub(crate) fn judges() -> Vec<String> {
+    let more = std::env::var("ONEHOP_NFT").unwrap_or_default();
+    let more = more.split(':').filter(|path| !path.is_empty());
+    ["nft"].into_iter().chain(more).map(str::to_owned).collect()
+}
+
+/// The same by another version.
+pub(crate) fn judged_by(judge: &str, arguments: &[&str]) -> String {
+    let output = Command::new(judge)
         .args(arguments)
         .output()
-        .expect("the tests need nft (package nftables)");
+        .unwrap_or_else(|error| panic!("the tests need nft (package nftables): {judge}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "nft {arguments:?}: {errors}");
+    assert!(output.status.success(), "{judge} {arguments:?}: {errors}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 

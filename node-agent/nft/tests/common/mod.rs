@@ -8,7 +8,10 @@ use nix::sched::{CloneFlags, unshare};
 /// Runs the test on a thread in a fresh network namespace with `lo` up.
 pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace needs root");
+        // With descriptors of its own, too: a program that another test starts copies those of its thread until it runs, and
+        // a socket that owns tables would live on in the copy.
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_FILES)
+            .expect("a network namespace needs root");
         run("ip", &["link", "set", "lo", "up"]);
         test();
     });
