@@ -62,6 +62,39 @@ fn s314_c53_k55_the_agents_pod() -> Result<()> {
     Ok(())
 }
 
+/// S-314: what needs a privilege ends before the agent starts. K-29: what is kept outlives the pod.
+#[test]
+fn s314_k29_settings_are_made_before_and_answers_are_kept_on_the_node() -> Result<()> {
+    let chart = Chart::of_this_build()?;
+    let rendered = chart.render(&minimal_values())?;
+    let agent = rendered.agent()?;
+    let first = &agent.pod["initContainers"][0];
+    assert_eq!(first["args"], json!(["--init-only"]), "S-314");
+    assert_eq!(first["securityContext"]["privileged"], true);
+    assert_eq!(first["image"], agent.container["image"]);
+    let args = agent.args()?;
+    assert!(
+        args.iter()
+            .any(|arg| arg == "--node-file=/var/lib/onehop/node.json"),
+        "K-29: {args:?}"
+    );
+    let mount = json!({"name": "node", "mountPath": "/var/lib/onehop"});
+    let mounts = agent.container["volumeMounts"].as_array();
+    assert!(
+        mounts.is_some_and(|mounts| mounts.contains(&mount)),
+        "K-29: {mounts:?}"
+    );
+    let path = json!({"path": "/var/lib/onehop", "type": "DirectoryOrCreate"});
+    assert_eq!(agent.pod["volumes"][1]["hostPath"], path, "K-29");
+    let neither = json!({"agent": {"nodeFolder": "", "kernelSettings": false}});
+    let rendered = chart.render(&with(neither))?;
+    let agent = rendered.agent()?;
+    assert_eq!(agent.pod["initContainers"], Value::Null);
+    assert!(!agent.args()?.iter().any(|arg| arg.contains("node-file")));
+    assert_eq!(agent.pod["volumes"].as_array().map(Vec::len), Some(1));
+    Ok(())
+}
+
 /// Crd.md section 8: as the only proxy the agent reaches the API server without any Service.
 #[test]
 fn the_only_proxy_needs_no_service_to_start() -> Result<()> {
