@@ -11,7 +11,7 @@ use onehop_controller::cloud::local::client::Client;
 use onehop_controller::http;
 use onehop_controller::lease::Election;
 use onehop_core::id::InstallId;
-use onehop_runtime::client::{Options, connect};
+use onehop_runtime::client::{Options, Requests, connect};
 use onehop_runtime::clock::Clock;
 use onehop_runtime::log;
 use onehop_runtime::metrics::Metrics;
@@ -38,9 +38,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
         kubeconfig: config.kubeconfig,
         ..Options::default()
     };
-    let client = connect(&options).await?;
-    let install = config.settings.claim.install.clone();
     let clock = Clock::system();
+    let client = connect(&options, &Requests::new(&metrics, clock)).await?;
+    let install = config.settings.claim.install.clone();
     let started = clock.now().as_millis().unsigned_abs();
     // Not from the seed, which two replicas may share.
     let caller = format!("{}_{started:x}{:x}", config.replica, std::process::id());

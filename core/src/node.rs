@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 use crate::id::{Cidr, IpFamily, NodeName, Zone};
 use crate::time::Time;
@@ -35,6 +35,8 @@ pub struct NodeView {
     pub labels: BTreeMap<String, String>,
     /// Whether the condition `Ready` is `True`.
     pub ready: bool,
+    /// Whether its pods have a network.
+    pub pod_network: PodNetwork,
     /// Whether it carries [`EXCLUDE_LABEL`].
     pub excluded: bool,
     /// Whether new pods are kept away (`spec.unschedulable`).
@@ -43,6 +45,16 @@ pub struct NodeView {
     pub taints: Vec<Taint>,
     /// When its deletion was asked for.
     pub deleted: Option<Time>,
+}
+
+/// Whether a network plugin is ready on a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodNetwork {
+    /// Nothing says that it is not.
+    #[default]
+    Present,
+    /// The object says that pods have no network.
+    Missing,
 }
 
 /// A taint of a node.
@@ -74,6 +86,7 @@ impl NodeView {
             provider_id: spec.and_then(|s| s.provider_id.clone()).unwrap_or_default(),
             labels: labels.cloned().unwrap_or_default(),
             ready: is_ready(node),
+            pod_network: pod_network(node),
             excluded: labels.is_some_and(|l| l.contains_key(EXCLUDE_LABEL)),
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or(false),
             taints: spec
@@ -120,15 +133,37 @@ fn pod_cidrs(spec: &k8s_openapi::api::core::v1::NodeSpec) -> Vec<Cidr> {
     listed.iter().filter_map(|c| c.parse().ok()).collect()
 }
 
-fn is_ready(node: &Node) -> bool {
-    let conditions = node
-        .status
-        .as_ref()
+fn conditions(node: &Node) -> &[NodeCondition] {
+    let status = node.status.as_ref();
+    status
         .and_then(|s| s.conditions.as_deref())
-        .unwrap_or_default();
-    conditions
+        .unwrap_or_default()
+}
+
+fn is_ready(node: &Node) -> bool {
+    conditions(node)
         .iter()
         .any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// Network plugins that make routes say it by a condition of their own. For all others the kubelet repeats in the message
+/// of `Ready` what the container runtime says of its condition `NetworkReady`.
+fn pod_network(node: &Node) -> PodNetwork {
+    let none = |c: &NodeCondition| match c.type_.as_str() {
+        "NetworkUnavailable" => c.status == "True",
+        "Ready" => {
+            c.status != "True"
+                && c.message
+                    .as_deref()
+                    .is_some_and(|m| m.contains("NetworkReady=false"))
+        }
+        _ => false,
+    };
+    if conditions(node).iter().any(none) {
+        PodNetwork::Missing
+    } else {
+        PodNetwork::Present
+    }
 }
 
 fn taint(taint: &k8s_openapi::api::core::v1::Taint) -> Taint {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use onehop_core::id::{IpFamily, PortKey, Protocol};
-use onehop_core::node::NodeView;
+use onehop_core::node::{NodeView, PodNetwork};
 use onehop_core::service::{
     DEFAULT_AFFINITY, IpMode, ServiceKind, ServiceProblem, ServiceSpec, TargetPort, TrafficPolicy,
 };
@@ -223,6 +223,29 @@ fn s27_the_primary_address_of_a_node_is_its_first_internal_one() {
     );
     assert_eq!(view.primary_address(IpFamily::V6), None);
     assert!(view.ready && view.has_taint("ToBeDeletedByClusterAutoscaler"));
+}
+
+#[test]
+fn s114_a_node_has_a_pod_network_unless_its_object_says_otherwise() {
+    let with = |conditions: Value| {
+        let mut object = node(json!({}));
+        object["status"]["conditions"] = conditions;
+        node_view(object).pod_network == PodNetwork::Present
+    };
+    let ready = |status: &str, message: &str| json!([{ "type": "Ready", "status": status, "message": message }]);
+    let no_plugin = "container runtime network not ready: NetworkReady=false \
+                     reason:NetworkPluginNotReady message:cni plugin not initialized";
+    assert!(with(json!([])));
+    assert!(with(ready("True", "kubelet is posting ready status")));
+    assert!(with(ready(
+        "Unknown",
+        "Kubelet stopped posting node status."
+    )));
+    assert!(!with(ready("False", no_plugin)), "S-114");
+    for (status, has_network) in [("True", false), ("False", true)] {
+        let conditions = json!([{ "type": "NetworkUnavailable", "status": status }]);
+        assert_eq!(with(conditions), has_network, "S-114");
+    }
 }
 
 #[test]

@@ -7,6 +7,8 @@
 
 mod kept;
 mod peers;
+mod place;
+mod reports;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,13 +24,12 @@ use tokio::sync::watch;
 
 use crate::args::{Mode, NodePortAddresses};
 use crate::flows::{self, FlowCleaner};
-use crate::guard::network::Network;
 use crate::health::board::Board;
 use crate::health::ports::{BindFailure, Listen};
 use crate::health::wanted::WantedPorts;
 use crate::http::Tables;
 use crate::metrics::Metrics;
-use crate::node;
+use crate::node::Eligibility;
 use crate::node_file::{Keeper, NodeFile};
 use crate::notify::Notifier;
 use crate::peer::{Peer, Stand};
@@ -36,10 +37,10 @@ use crate::planner::{self, Batch, Planner};
 use crate::ready::Readiness;
 use crate::state::{Change, State};
 use crate::sys::links::Links;
-use crate::table::element::{CommitFailure, ElementChange, ElementKey, Elements, Family};
+use crate::table::element::{ElementChange, ElementKey, Elements, Family};
 use crate::table::layout::Ranges;
 use crate::targets::Truth;
-use crate::writer::{Commit, Order, Report, Writer, WriterGone};
+use crate::writer::{Commit, Order, Writer, WriterGone};
 
 /// First pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -113,6 +114,7 @@ pub struct App {
     out: Outlets,
     clock: Clock,
     wanted_addresses: NodePortAddresses,
+    eligibility: Eligibility,
     node_address: Option<IpAddr>,
     interfaces: Vec<IpAddr>,
     links: Links,
@@ -163,6 +165,7 @@ impl App {
             out,
             clock,
             wanted_addresses,
+            eligibility: Eligibility::default(),
             node_address: None,
             interfaces: Vec::new(),
             links: Links::default(),
@@ -191,6 +194,13 @@ impl App {
     #[must_use]
     pub fn with_node_address(mut self, address: Option<IpAddr>) -> Self {
         self.node_address = address;
+        self
+    }
+
+    /// What keeps the node from new load balancer traffic, where it is not the default.
+    #[must_use]
+    pub fn with_eligibility(mut self, eligibility: Eligibility) -> Self {
+        self.eligibility = eligibility;
         self
     }
 
@@ -241,58 +251,12 @@ impl App {
         self.say_truth();
     }
 
-    /// The interfaces of the node have these addresses now (S-28), and lead to the fabric or to pods (S-64).
-    pub fn interfaces(&mut self, addresses: Vec<IpAddr>, links: Links) {
-        self.interfaces = addresses;
-        self.resolve_addresses();
-        if links != self.links {
-            tracing::info!(?links, "interfaces to the fabric and to pods");
-            self.planner.set_links(&links);
-            self.links = links;
-            self.must_plan = true;
-        }
-    }
-
-    /// The node stands so in the fabric now (S-400).
-    pub fn network(&mut self, network: Network) {
-        for problem in &network.problems {
-            tracing::warn!(problem, "targets on this node are not guarded");
-        }
-        if self.state.set_network(network) {
-            self.state.guards().touch_all();
-            self.must_plan = true;
-            self.say_truth();
-        }
-    }
-
     /// A health port could not be opened; it is tried again by itself (S-105).
     pub fn bind_failed(&mut self, failure: &BindFailure) {
         tracing::warn!(service = %failure.listen.service, addr = %failure.listen.addr,
             error = %failure.error, "cannot open a health check node port");
         if let Some(service) = self.state.service(&failure.listen.service) {
             self.out.notifier.health_port_failed(service, failure);
-        }
-    }
-
-    /// Takes what came of an order.
-    pub fn report(&mut self, report: Report) {
-        match report {
-            Report::Tables(Ok(Some(elements))) => self.tables(elements),
-            Report::Tables(Ok(None)) => self.standby(),
-            Report::Tables(Err(failure)) | Report::Doubt(failure) => self.failed(failure),
-            Report::Commit { result, took } => {
-                let work = std::mem::replace(&mut self.work, Work::Idle);
-                let Work::Committing(flight) = work else {
-                    return;
-                };
-                match result {
-                    Ok(()) => self.committed(*flight, took),
-                    Err(failure) => {
-                        self.out.metrics.commit_failed(&flight.families);
-                        self.failed(failure);
-                    }
-                }
-            }
         }
     }
 
@@ -422,52 +386,6 @@ impl App {
         self.writer.order(Order::Commit(Box::new(commit)))
     }
 
-    fn committed(&mut self, flight: Flight, took: Duration) {
-        for (service, ready) in &flight.services {
-            if self.state.health_port(service).is_some() {
-                let now = self.state.local_ready(service);
-                self.out.board.raise(service, ready, &now);
-            }
-        }
-        self.out.board.in_sync();
-        let metrics = &self.out.metrics;
-        let now = self.clock.now();
-        // What was changed before this process came is not of its doing.
-        for (family, at) in flight.triggers.iter().filter(|(_, at)| *at >= self.started) {
-            metrics.programmed_after(*family, now.since(*at));
-        }
-        if !flight.families.is_empty() {
-            metrics.committed(&flight.families, flight.full, took, self.clock.now());
-            metrics.elements(flight.added, flight.removed);
-        }
-        metrics.guards(self.state.guards().count());
-        metrics.frontends(self.planner.frontends());
-        let (internal, external) = self.planner.no_local();
-        metrics.no_local_endpoints(internal, external);
-        if self.state.is_dirty() {
-            if self.out.board.queued() {
-                self.out.metrics.queued(self.clock.now());
-            }
-        } else {
-            metrics.nothing_pending();
-        }
-        if self.refused.is_empty() {
-            self.pause = PAUSE;
-        }
-        self.out.flows.clean(flight.flows);
-        if !self.state.is_dirty() {
-            self.keeper.keep(|| self.node_file());
-        }
-        self.truth = flight.targets;
-        self.ranges = flight.ranges.or(self.ranges.take());
-        if flight.take_over {
-            tracing::info!("the tables that a stopped kube-proxy left are gone");
-            self.peer.taken_over();
-        }
-        self.say_truth();
-        self.set_ready(Readiness::InSync);
-    }
-
     /// Says in the own `NodeTargets` what is true, where it does not say so. What came without touching a Service of
     /// ours needs no commit to be true.
     fn say_truth(&mut self) {
@@ -485,64 +403,6 @@ impl App {
         });
     }
 
-    fn tables(&mut self, elements: Elements) {
-        tracing::info!(elements = elements.len(), "kernel tables read");
-        self.verify_at = self.clock.now() + VERIFY;
-        self.out.tables.send_replace(Tables::Ours);
-        if !self.refused.is_empty() {
-            self.out.metrics.repaired("refused");
-            self.retry_later();
-        }
-        self.state.guards().inherit(&elements);
-        self.planner.restart(elements, &self.refused);
-        let held = (self.planner.digest(), self.clock.now());
-        if let Some(file) = self.file.take().filter(|file| file.holds(held.0, held.1)) {
-            self.adopt(&file);
-        }
-        self.planner.set_links(&self.links);
-        self.state.touch_all();
-        self.must_plan = true;
-        self.full = true;
-        self.work = Work::Idle;
-    }
-
-    fn standby(&mut self) {
-        tracing::info!("another agent has this node's tables: in standby until it ends");
-        self.set_ready(Readiness::Standby);
-        self.work = Work::Unread;
-        self.retry_at = Some(self.clock.now() + PAUSE);
-    }
-
-    fn failed(&mut self, failure: CommitFailure) {
-        tracing::error!(error = %failure, "the kernel did not take everything");
-        if failure.standby {
-            self.standby();
-            return;
-        }
-        // Frontends that were refused are left out of the next try, which can come at once.
-        let progress = !failure.refused.is_subset(&self.refused);
-        self.refused.extend(failure.refused);
-        self.work = Work::Unread;
-        if progress {
-            self.retry_at = None;
-        } else {
-            self.retry_later();
-        }
-    }
-
-    fn retry_later(&mut self) {
-        self.retry_at = Some(self.clock.now() + self.pause);
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
-    }
-
-    fn retry_refused(&mut self) {
-        self.retry_at = None;
-        self.refused.clear();
-        for service in self.planner.retry_refused() {
-            self.state.touch(service);
-        }
-    }
-
     /// Lowers the health answer of a Service to what is true now, and notes its health port.
     fn lower(&mut self, service: &ServiceKey) {
         let port = self.state.health_port(service);
@@ -552,29 +412,6 @@ impl App {
             self.out.board.lower(service, &ready);
         } else if had_one {
             self.out.board.forget(service);
-        }
-    }
-
-    fn node_changed(&mut self) {
-        let seen = self.state.node();
-        let gone = seen.is_some() && !self.state.node_exists();
-        // Before the first Node event: eligible (S-111).
-        let eligible = !gone && seen.is_none_or(node::is_eligible);
-        self.out.board.set_node_eligible(eligible);
-        self.resolve_addresses();
-    }
-
-    fn resolve_addresses(&mut self) {
-        let node = self.state.node();
-        let wanted = &self.wanted_addresses;
-        let node = (node, self.node_address);
-        let addresses = node::nodeport_addresses(wanted, node, &self.interfaces);
-        self.health_ports
-            .set_addresses(node::health_addresses(wanted, &addresses));
-        if addresses != self.addresses {
-            tracing::info!(?addresses, "NodePorts answer on these addresses");
-            self.addresses = addresses;
-            self.must_plan = true;
         }
     }
 

@@ -5,18 +5,21 @@
 
 pub mod duration;
 pub mod file;
+mod resolve;
+mod unused;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
-use onehop_core::id::NodeName;
 
-use crate::guard::uplinks;
-use crate::sys::sysctl::{Liberal, Settings};
-use crate::table::layout::{Detector, Options};
+pub use self::resolve::{ArgsError, Config, NodePortAddresses};
+pub use self::unused::Unused;
+use crate::compile::choices::{LocalEmpty, UnlistedFamily};
+use crate::node;
+use crate::sys::sysctl::Liberal;
 
 /// Port of `/healthz` and `/livez` in both ways to run (crd.md section 8).
 pub const HEALTH_PORT: u16 = 10356;
@@ -28,9 +31,6 @@ pub const METRICS_PORT: u16 = 10349;
 pub const KUBE_PROXY_METRICS_PORT: u16 = 10249;
 /// Where `ready` asks when no other socket is named. Abstract names belong to the network namespace, so agents of other nodes never meet.
 pub const READY_SOCKET: &str = "@onehop-node-agent";
-
-/// Longest name of an interface.
-const IFNAME_MAX: usize = 15;
 
 /// Way to run (crd.md section 8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -149,6 +149,22 @@ pub struct Args {
     #[arg(long, value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
 
+    /// What new connections meet where a Local policy finds no endpoint on this node, but there are some on others.
+    #[arg(long, value_enum, default_value = "drop")]
+    pub local_empty: LocalEmpty,
+
+    /// Whom a load balancer address lets in whose family has no range in loadBalancerSourceRanges, while the other has.
+    #[arg(long, value_enum, default_value = "open")]
+    pub unlisted_family: UnlistedFamily,
+
+    /// Taints, by commas, with which this node takes no new load balancer traffic (/healthz is 503).
+    #[arg(long, value_delimiter = ',', default_values = node::LEAVING)]
+    pub leaving_taints: Vec<String>,
+
+    /// /healthz is 503 also while the Node object says that the node has no pod network.
+    #[arg(long)]
+    pub healthz_needs_network: bool,
+
     /// The node's own address, where the one that its Node object names first is not it.
     #[arg(long)]
     pub bind_address: Option<IpAddr>,
@@ -180,7 +196,7 @@ pub struct Args {
     /// Let packets pass that are outside of the TCP window; `auto`: on kernels that would reset the client.
     #[arg(
         long,
-        value_parser = liberal,
+        value_parser = resolve::liberal,
         default_value = "auto",
         num_args = 0..=1,
         default_missing_value = "on"
@@ -234,319 +250,6 @@ pub struct Args {
     /// Settings of kube-proxy that mean nothing here.
     #[command(flatten)]
     pub unused: Unused,
-}
-
-/// Flags of kube-proxy that are accepted so that a DaemonSet can be taken over unchanged, and only warned about (S-303).
-#[derive(Debug, Clone, Default, clap::Args)]
-pub struct Unused {
-    #[arg(long, hide = true)]
-    proxy_mode: Option<String>,
-    #[arg(long, hide = true)]
-    iptables_sync_period: Option<String>,
-    #[arg(long, hide = true)]
-    iptables_min_sync_period: Option<String>,
-    #[arg(long, hide = true)]
-    config_sync_period: Option<String>,
-    #[arg(long, hide = true)]
-    oom_score_adj: Option<String>,
-    #[arg(long, hide = true)]
-    profiling: Option<String>,
-    #[arg(long, hide = true)]
-    feature_gates: Option<String>,
-    #[arg(long, hide = true)]
-    master: Option<String>,
-    #[arg(long, hide = true)]
-    kube_api_qps: Option<String>,
-    #[arg(long, hide = true)]
-    kube_api_burst: Option<String>,
-    #[arg(long, hide = true)]
-    kube_api_content_type: Option<String>,
-    #[arg(long, hide = true)]
-    iptables_localhost_nodeports: Option<String>,
-    #[arg(long, hide = true)]
-    write_config_to: Option<String>,
-    #[arg(long, hide = true)]
-    show_hidden_metrics_for_version: Option<String>,
-}
-
-impl Unused {
-    /// Names of those that were given.
-    pub fn given(&self) -> Vec<&'static str> {
-        [
-            ("--proxy-mode", &self.proxy_mode),
-            ("--iptables-sync-period", &self.iptables_sync_period),
-            ("--iptables-min-sync-period", &self.iptables_min_sync_period),
-            ("--config-sync-period", &self.config_sync_period),
-            ("--oom-score-adj", &self.oom_score_adj),
-            ("--profiling", &self.profiling),
-            ("--feature-gates", &self.feature_gates),
-            ("--master", &self.master),
-            ("--kube-api-qps", &self.kube_api_qps),
-            ("--kube-api-burst", &self.kube_api_burst),
-            ("--kube-api-content-type", &self.kube_api_content_type),
-            (
-                "--iptables-localhost-nodeports",
-                &self.iptables_localhost_nodeports,
-            ),
-            ("--write-config-to", &self.write_config_to),
-            (
-                "--show-hidden-metrics-for-version",
-                &self.show_hidden_metrics_for_version,
-            ),
-        ]
-        .into_iter()
-        .filter_map(|(name, value)| value.as_ref().map(|_| name))
-        .collect()
-    }
-}
-
-/// On which addresses NodePorts answer (S-27).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NodePortAddresses {
-    /// The Node object's first address of each family.
-    Primary,
-    /// Every local address but loopback.
-    All,
-    /// Every local address inside one of these.
-    Ranges(Vec<IpNet>),
-}
-
-/// What the agent runs with.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Kubeconfig file, if one was named.
-    pub kubeconfig: Option<PathBuf>,
-    /// Name of the own Node object.
-    pub node: NodeName,
-    /// Way to run.
-    pub mode: Mode,
-    /// Program although a kube-proxy lives.
-    pub override_kube_proxy: bool,
-    /// Proxy name that makes a Service ours.
-    pub proxy_name: String,
-    /// How pods are told from others (S-61).
-    pub detector: Detector,
-    /// Masquerade all ClusterIP traffic.
-    pub masquerade_all: bool,
-    /// The packet mark that asks for masquerade (one bit set).
-    pub masquerade_mark: u32,
-    /// Where NodePorts answer.
-    pub nodeport_addresses: NodePortAddresses,
-    /// The node's own address, if it is not the one that the Node object names first.
-    pub node_address: Option<IpAddr>,
-    /// Where the last health answers are kept.
-    pub node_file: Option<PathBuf>,
-    /// Kernel settings.
-    pub settings: Settings,
-    /// Where `/healthz` and `/livez` answer.
-    pub health_binds: Vec<SocketAddr>,
-    /// Where `/metrics` and `/proxyMode` answer.
-    pub metrics_binds: Vec<SocketAddr>,
-    /// A failed bind ends the process.
-    pub bind_hard_fail: bool,
-    /// Socket of `ready`.
-    pub ready_socket: String,
-    /// Interfaces to the fabric.
-    pub uplinks: uplinks::Wishes,
-}
-
-impl Config {
-    /// Pod ranges given by hand.
-    pub fn pod_ranges(&self) -> Vec<IpNet> {
-        match &self.detector {
-            Detector::Ranges(ranges) => ranges.clone(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// What the static part of the tables is made from, as far as flags say it.
-    pub fn options(&self) -> Options {
-        Options {
-            before_iptables: false,
-            masquerade_mark: self.masquerade_mark,
-            masquerade_all: self.masquerade_all,
-            detector: self.detector.clone(),
-            beside_kube_proxy: self.mode == Mode::Beside,
-            service_cidrs: Vec::new(),
-        }
-    }
-}
-
-/// A flag that cannot be used as it was given.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ArgsError {
-    /// `--nodeport-addresses` holds something that is no range.
-    #[error(
-        "--nodeport-addresses: {0:?} is neither a range such as 10.0.0.0/8 nor the only word `primary` or `all`"
-    )]
-    NodePortAddresses(String),
-    /// `--reserve-node-ports` is no range of ports.
-    #[error("--reserve-node-ports: {0:?} is no range of ports such as 30000-32767, and not empty")]
-    ReservedPorts(String),
-    /// A detector by interface without a usable name.
-    #[error(
-        "{flag}: {value:?} is no name of an interface (1 to 15 bytes); the detector that was chosen needs one"
-    )]
-    Interface {
-        /// The flag.
-        flag: &'static str,
-        /// What was given.
-        value: String,
-    },
-    /// No name for the Node object.
-    #[error(
-        "the host name cannot be read; give the name of this node's Node object by --node-name or NODE_NAME"
-    )]
-    NoNodeName,
-}
-
-impl Args {
-    /// Fills in what depends on the way to run.
-    pub fn resolve(&self) -> Result<Config, ArgsError> {
-        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let (health, metrics) = match self.mode {
-            Mode::Beside => (vec![HEALTH_PORT], METRICS_PORT),
-            Mode::Replace => (
-                vec![HEALTH_PORT, KUBE_PROXY_HEALTH_PORT],
-                KUBE_PROXY_METRICS_PORT,
-            ),
-        };
-        let health = health
-            .into_iter()
-            .map(|port| SocketAddr::new(any, port))
-            .collect();
-        Ok(Config {
-            kubeconfig: self.kubeconfig.clone(),
-            node: NodeName::from(self.resolved_node_name()?),
-            mode: self.mode,
-            override_kube_proxy: self.override_kube_proxy,
-            proxy_name: self.service_proxy_name.clone(),
-            detector: self.detector()?,
-            masquerade_all: self.masquerade_all,
-            masquerade_mark: 1 << self.iptables_masquerade_bit,
-            nodeport_addresses: nodeport_addresses(&self.nodeport_addresses)?,
-            node_address: self
-                .bind_address
-                .filter(|address| !address.is_unspecified()),
-            node_file: self.node_file.clone(),
-            settings: self.settings()?,
-            health_binds: or_default(&self.healthz_bind_address, health),
-            metrics_binds: or_default(
-                &self.metrics_bind_address,
-                vec![SocketAddr::new(loopback, metrics)],
-            ),
-            bind_hard_fail: self.bind_address_hard_fail,
-            ready_socket: self.ready_socket.clone(),
-            uplinks: uplinks::Wishes {
-                names: self.uplinks.clone(),
-                keep_rp_filter: self.keep_rp_filter,
-            },
-        })
-    }
-
-    fn settings(&self) -> Result<Settings, ArgsError> {
-        Ok(Settings {
-            max_per_core: self.conntrack_max_per_core,
-            max_least: self.conntrack_min,
-            tcp_established: self.conntrack_tcp_timeout_established,
-            tcp_close_wait: self.conntrack_tcp_timeout_close_wait,
-            udp: self.conntrack_udp_timeout,
-            udp_stream: self.conntrack_udp_timeout_stream,
-            liberal: self.conntrack_tcp_be_liberal,
-            reserved_ports: reserved_ports(&self.reserve_node_ports)?,
-        })
-    }
-
-    fn detector(&self) -> Result<Detector, ArgsError> {
-        let named = |name: &Option<String>, flag, room: usize| match name {
-            Some(name) if !name.is_empty() && name.len() <= room => Ok(name.clone()),
-            name => Err(ArgsError::Interface {
-                flag,
-                value: name.clone().unwrap_or_default(),
-            }),
-        };
-        Ok(match self.detect_local_mode {
-            DetectLocalMode::ClusterCidr => {
-                Detector::Ranges(self.cluster_cidr.iter().map(IpNet::trunc).collect())
-            }
-            DetectLocalMode::NodeCidr => Detector::NodeRanges(Vec::new()),
-            DetectLocalMode::BridgeInterface => Detector::Bridge(named(
-                &self.pod_bridge_interface,
-                "--pod-bridge-interface",
-                IFNAME_MAX,
-            )?),
-            DetectLocalMode::InterfaceNamePrefix => Detector::Prefix(named(
-                &self.pod_interface_name_prefix,
-                "--pod-interface-name-prefix",
-                IFNAME_MAX,
-            )?),
-        })
-    }
-
-    fn resolved_node_name(&self) -> Result<String, ArgsError> {
-        let name = match &self.node_name {
-            Some(name) => name.clone(),
-            None => nix::unistd::gethostname()
-                .ok()
-                .and_then(|name| name.into_string().ok())
-                .ok_or(ArgsError::NoNodeName)?,
-        };
-        let name = name.trim().to_lowercase();
-        if name.is_empty() {
-            Err(ArgsError::NoNodeName)
-        } else {
-            Ok(name)
-        }
-    }
-}
-
-/// kube-proxy's flag is true or false; ours has a third value (S-97).
-fn liberal(text: &str) -> Result<Liberal, String> {
-    match text {
-        "auto" => Ok(Liberal::Auto),
-        "on" | "true" => Ok(Liberal::On),
-        "off" | "false" => Ok(Liberal::Off),
-        other => Err(format!("{other:?} is none of auto, on and off")),
-    }
-}
-
-fn reserved_ports(text: &str) -> Result<Option<(u16, u16)>, ArgsError> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let range = text.split_once('-');
-    let range = range.and_then(|(first, last)| first.parse().ok().zip(last.parse().ok()));
-    let range = range.filter(|(first, last)| first <= last);
-    range
-        .map(Some)
-        .ok_or_else(|| ArgsError::ReservedPorts(text.to_owned()))
-}
-
-fn or_default(given: &[SocketAddr], default: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    if given.is_empty() {
-        default
-    } else {
-        given.to_vec()
-    }
-}
-
-fn nodeport_addresses(given: &[String]) -> Result<NodePortAddresses, ArgsError> {
-    match given {
-        [] => Ok(NodePortAddresses::Primary),
-        [word] if word == "primary" => Ok(NodePortAddresses::Primary),
-        [word] if word == "all" => Ok(NodePortAddresses::All),
-        ranges => ranges
-            .iter()
-            .map(|range| {
-                range
-                    .trim()
-                    .parse::<IpNet>()
-                    .map_err(|_| ArgsError::NodePortAddresses(range.clone()))
-            })
-            .collect::<Result<_, _>>()
-            .map(NodePortAddresses::Ranges),
-    }
 }
 
 #[cfg(test)]

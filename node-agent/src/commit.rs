@@ -8,9 +8,10 @@ mod parts;
 mod skeleton;
 mod watch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
+use std::net::SocketAddr as Endpoint;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use onehop_core::time::Time;
 use onehop_nft::{Batch, CommitError, DumpError, Socket, kernel_version};
 
 use crate::peer_watch;
+use crate::table::affinity::Sticky;
 use crate::table::element::{CommitFailure, Dataplane, ElementChange, Elements, Family};
 use crate::table::layout::{Layout, Options, Ranges, table};
 use chains::Chains;
@@ -234,11 +236,8 @@ impl Dataplane for Kernel {
         let (mut outcome, now) = (Outcome::default(), (self.now)());
         for state in &mut self.families {
             let part = Part::of(change, state.family);
-            let of_family = change.retain.iter();
-            let retain: Retain = of_family
-                .filter(|((family, _), _)| *family == state.family)
-                .map(|((_, map), endpoints)| (*map, endpoints.clone()))
-                .collect();
+            state.gain(of_family(&change.gained, state.family));
+            let retain = of_family(&change.retain, state.family);
             if !part.is_empty() || !retain.is_empty() || state.retired.is_some() {
                 state.commit(&mut self.line, (part, retain), now, &mut outcome);
             }
@@ -246,13 +245,15 @@ impl Dataplane for Kernel {
         outcome.result()
     }
 
-    fn idle(&mut self) -> Result<bool, CommitFailure> {
+    fn idle(&mut self) -> Result<bool, (Family, CommitFailure)> {
         let now = (self.now)();
         let mut waiting = false;
         for state in &mut self.families {
             let tidied = state.tidy(&mut self.line, CLASS_REST, now);
-            waiting |=
-                tidied.map_err(|error| failure(format!("delete of chains out of use: {error}")))?;
+            waiting |= tidied.map_err(|error| {
+                let message = format!("delete of chains out of use: {error}");
+                (state.family, failure(message))
+            })?;
         }
         Ok(waiting)
     }
@@ -287,6 +288,13 @@ impl Kernel {
         }
         Ok(Some(elements))
     }
+}
+
+fn of_family(maps: &BTreeMap<(Family, Sticky), BTreeSet<Endpoint>>, wanted: Family) -> Retain {
+    let of_family = maps.iter().filter(|((family, _), _)| *family == wanted);
+    of_family
+        .map(|((_, map), endpoints)| (*map, endpoints.clone()))
+        .collect()
 }
 
 fn failure(message: String) -> CommitFailure {

@@ -14,9 +14,10 @@ use onehop_node_agent::ready;
 use onehop_node_agent::run::{Parts, run};
 use onehop_node_agent::startup::{self, Missing};
 use onehop_node_agent::sys::sysctl;
-use onehop_runtime::client;
+use onehop_runtime::client::{self, Requests};
 use onehop_runtime::clock::Clock;
 use onehop_runtime::log::{self, Format};
+use onehop_runtime::metrics::Metrics;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use tokio::signal::unix::{SignalKind, signal};
@@ -101,13 +102,15 @@ async fn agent(config: Config, cleanup: bool) -> anyhow::Result<()> {
         kubeconfig: config.kubeconfig.clone(),
         ..client::Options::default()
     };
-    let client = client::connect(&options).await?;
+    let registry = Metrics::default();
+    let client = client::connect(&options, &Requests::new(&registry, clock)).await?;
     let stop = CancellationToken::new();
     stop_on_signal(&stop)?;
     tracing::info!(node = %config.node, mode = ?config.mode, "onehop-node-agent starts");
     let parts = Parts {
         config,
         client,
+        registry,
         dataplane: Box::new(kernel),
         uplinks: Some(uplinks),
         clock,
@@ -130,6 +133,13 @@ fn open(config: &Config, clock: Clock) -> anyhow::Result<Kernel> {
     let mut options = config.options();
     let mut socket = Socket::open().map_err(|error| startup::no_socket(&error))?;
     startup::check(&mut socket, &options)?;
+    for chain in startup::forward_drops(&mut socket)? {
+        tracing::warn!(
+            chain,
+            "this chain drops forwarded packets unless a rule of it accepts them: what goes through Services is lost \
+             unless it has rules that accept the pods' addresses (docs/datapath.md, DI-53)"
+        );
+    }
     let now = Box::new(move || clock.now());
     let alone = config.mode == Mode::Replace;
     options.before_iptables = alone && Watcher::open(None)?.has_iptables_chains()?;

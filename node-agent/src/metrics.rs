@@ -1,6 +1,8 @@
 //! Metrics: kube-proxy's names for what dashboards expect (S-300) and `onehop_node_*` for the rest
 //! (S-302), and the handler of the port that serves them with `/proxyMode` (S-310).
 
+mod register;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +14,6 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as MetricFamily;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
 
 use crate::http::{Handler, response};
 use crate::sys::process::usage;
@@ -50,6 +51,7 @@ pub struct Metrics {
     service_pending: Gauge,
     no_local_endpoints: Gauges,
     sync_failures: Counters,
+    cleanup_failures: Counters,
     healthz: MetricFamily<CodeLabel, Counter>,
     livez: MetricFamily<CodeLabel, Counter>,
     conntrack_duration: Histograms,
@@ -83,6 +85,7 @@ impl Metrics {
             service_pending: Gauge::default(),
             no_local_endpoints: Gauges::default(),
             sync_failures: Counters::default(),
+            cleanup_failures: Counters::default(),
             healthz: MetricFamily::default(),
             livez: MetricFamily::default(),
             conntrack_duration: Histograms::new_with_constructor(sync_buckets),
@@ -157,6 +160,13 @@ impl Metrics {
                 .get_or_create(&family_label(*family))
                 .inc();
         }
+    }
+
+    /// Something that is out of use could not be deleted.
+    pub fn cleanup_failed(&self, family: Family) {
+        self.cleanup_failures
+            .get_or_create(&family_label(family))
+            .inc();
     }
 
     /// An update was queued.
@@ -281,144 +291,6 @@ impl Metrics {
         let bytes = i64::try_from(usage.resident_bytes);
         self.resident_bytes.set(bytes.unwrap_or(i64::MAX));
     }
-
-    fn register_upstream(&self, registry: &mut Registry) {
-        let prefix = "kubeproxy_sync_proxy_rules";
-        let mut histogram = |name: &str, help: &str, metric: &Histograms| {
-            registry.register(format!("kubeproxy_{name}"), help, metric.clone());
-        };
-        histogram(
-            "sync_proxy_rules_duration_seconds",
-            "Time of one commit",
-            &self.sync_duration,
-        );
-        histogram(
-            "sync_full_proxy_rules_duration_seconds",
-            "Time of one commit of everything",
-            &self.full_sync_duration,
-        );
-        histogram(
-            "sync_partial_proxy_rules_duration_seconds",
-            "Time of one commit of differences",
-            &self.partial_sync_duration,
-        );
-        histogram(
-            "network_programming_duration_seconds",
-            "Time from a change of endpoints to its commit",
-            &self.network_programming,
-        );
-        histogram(
-            "conntrack_reconciler_sync_duration_seconds",
-            "Time of one clean-up of connection tracking",
-            &self.conntrack_duration,
-        );
-        registry.register(
-            format!("{prefix}_last_timestamp_seconds"),
-            "When the last commit was done",
-            self.last_sync.clone(),
-        );
-        registry.register(
-            format!("{prefix}_last_queued_timestamp_seconds"),
-            "When the last change was queued",
-            self.last_queued.clone(),
-        );
-        // The encoder appends `_total` to counters.
-        registry.register(
-            format!("{prefix}_endpoint_changes"),
-            "Changes of endpoints",
-            self.endpoint_changes.clone(),
-        );
-        registry.register(
-            format!("{prefix}_endpoint_changes_pending"),
-            "Changes of endpoints that are not committed",
-            self.endpoint_pending.clone(),
-        );
-        registry.register(
-            format!("{prefix}_service_changes"),
-            "Changes of Services",
-            self.service_changes.clone(),
-        );
-        registry.register(
-            format!("{prefix}_service_changes_pending"),
-            "Changes of Services that are not committed",
-            self.service_pending.clone(),
-        );
-        registry.register(
-            format!("{prefix}_no_local_endpoints_total"),
-            "Service ports whose Local policy finds no endpoint here",
-            self.no_local_endpoints.clone(),
-        );
-        registry.register(
-            format!("{prefix}_nftables_sync_failures"),
-            "Failed commits",
-            self.sync_failures.clone(),
-        );
-        registry.register(
-            "process_cpu_seconds",
-            "Processor time of this process",
-            self.cpu_seconds.clone(),
-        );
-        registry.register(
-            "process_resident_memory_bytes",
-            "Memory of this process",
-            self.resident_bytes.clone(),
-        );
-        registry.register(
-            "kubeproxy_proxy_healthz",
-            "Answers of /healthz",
-            self.healthz.clone(),
-        );
-        registry.register(
-            "kubeproxy_proxy_livez",
-            "Answers of /livez",
-            self.livez.clone(),
-        );
-        registry.register(
-            "kubeproxy_conntrack_reconciler_deleted_entries",
-            "Deleted connection tracking entries",
-            self.conntrack_deleted.clone(),
-        );
-    }
-
-    fn register_own(&self, registry: &mut Registry) {
-        let registry = registry.sub_registry_with_prefix("onehop_node");
-        registry.register(
-            "programmed_frontends",
-            "Frontends in the kernel",
-            self.programmed_frontends.clone(),
-        );
-        registry.register(
-            "skipped_frontends",
-            "Frontends asked for but left out",
-            self.skipped_frontends.clone(),
-        );
-        registry.register("batches", "Commits to the kernel", self.batches.clone());
-        registry.register(
-            "elements",
-            "Elements that commits added and removed",
-            self.elements.clone(),
-        );
-        registry.register(
-            "repairs",
-            "Repairs of kernel state, by cause",
-            self.repairs.clone(),
-        );
-        registry.register(
-            "health_ports",
-            "Health check node ports that are served",
-            self.health_ports.clone(),
-        );
-        registry.register(
-            "guards",
-            "Load balancer targets whose new flows are steered to other endpoints",
-            self.guards.clone(),
-        );
-        registry.register(
-            "kube_proxy_overlap",
-            "Services that were given up because kube-proxy programs them too",
-            self.kube_proxy_overlap.clone(),
-        );
-    }
 }
 
 fn code(status: StatusCode) -> CodeLabel {
@@ -430,46 +302,4 @@ fn gauge(count: usize) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn s300_upstream_names() {
-        let metrics = Metrics::new(onehop_runtime::metrics::Metrics::default());
-        metrics.committed(
-            &Family::ALL,
-            true,
-            Duration::from_millis(3),
-            Time::from_millis(0),
-        );
-        metrics.no_local_endpoints(1, 2);
-        metrics.healthz(StatusCode::OK);
-        let text = metrics.registry.page();
-        for line in [
-            "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1",
-            "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 1",
-            "kubeproxy_sync_proxy_rules_endpoint_changes_total 0",
-            "kubeproxy_sync_proxy_rules_service_changes_pending 0",
-            "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\"} 2",
-            "kubeproxy_proxy_healthz_total{code=\"200\"} 1",
-            "process_resident_memory_bytes 0",
-        ] {
-            assert!(
-                text.lines().any(|have| have == line),
-                "{line} is not in\n{text}"
-            );
-        }
-    }
-
-    #[test]
-    fn s302_own_names() {
-        let metrics = Metrics::new(onehop_runtime::metrics::Metrics::default());
-        metrics.frontends(FrontendCounts {
-            programmed: 7,
-            skipped: 1,
-        });
-        let text = metrics.registry.page();
-        assert!(text.contains("onehop_node_programmed_frontends 7"));
-        assert!(text.contains("onehop_node_skipped_frontends 1"));
-    }
-}
+mod tests;

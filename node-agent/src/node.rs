@@ -4,12 +4,12 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use onehop_core::id::IpFamily;
-use onehop_core::node::NodeView;
+use onehop_core::node::{NodeView, PodNetwork};
 
 use crate::args::NodePortAddresses;
 
-/// Taints that say that the node is about to go (S-111).
-const LEAVING: [&str; 7] = [
+/// Taints that say that the node is about to go (S-111); kube-proxy heeds the first one only.
+pub const LEAVING: [&str; 7] = [
     "ToBeDeletedByClusterAutoscaler",
     "karpenter.sh/disrupted",
     "node.kubernetes.io/out-of-service",
@@ -56,10 +56,32 @@ pub fn health_addresses(wanted: &NodePortAddresses, eligible: &[IpAddr]) -> Vec<
     }
 }
 
-/// Whether a node that exists may take new load balancer traffic. NotReady, unschedulable and the
+/// What keeps a node that exists from new load balancer traffic, besides its deletion. NotReady, unschedulable and the
 /// exclude label change nothing (S-111).
-pub fn is_eligible(node: &NodeView) -> bool {
-    node.deleted.is_none() && !LEAVING.iter().any(|taint| node.has_taint(taint))
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Eligibility {
+    /// Taints of a node that is about to go.
+    pub taints: Vec<String>,
+    /// Whether the node must have a pod network (S-114).
+    pub needs_network: bool,
+}
+
+impl Default for Eligibility {
+    fn default() -> Self {
+        Self {
+            taints: LEAVING.map(str::to_owned).to_vec(),
+            needs_network: false,
+        }
+    }
+}
+
+impl Eligibility {
+    /// Whether a node that exists may take new load balancer traffic.
+    pub fn of(&self, node: &NodeView) -> bool {
+        node.deleted.is_none()
+            && !self.taints.iter().any(|taint| node.has_taint(taint))
+            && (node.pod_network == PodNetwork::Present || !self.needs_network)
+    }
 }
 
 fn is_link_local(addr: &IpAddr) -> bool {
@@ -122,15 +144,39 @@ mod tests {
         node.unschedulable = true;
         node.excluded = true;
         node.ready = false;
-        assert!(is_eligible(&node));
+        let eligible = |node: &NodeView| Eligibility::default().of(node);
+        assert!(eligible(&node));
         node.taints.push(Taint {
             key: "ToBeDeletedByClusterAutoscaler".to_owned(),
             value: String::new(),
             effect: "NoSchedule".to_owned(),
         });
         // DI-21: a node that is scaled down tells so first.
-        assert!(!is_eligible(&node));
+        assert!(!eligible(&node));
+        node.taints[0].key = "karpenter.sh/disrupted".to_owned();
+        assert!(!eligible(&node));
+        // By the list of kube-proxy, exactly.
+        let upstream = Eligibility {
+            taints: vec![LEAVING[0].to_owned()],
+            ..Eligibility::default()
+        };
+        assert!(upstream.of(&node));
         node.taints.clear();
-        assert!(is_eligible(&node));
+        assert!(eligible(&node));
+    }
+
+    #[test]
+    fn s114_a_node_without_a_pod_network_counts_only_where_that_is_asked_for() {
+        // DI-22
+        let mut node = node();
+        let strict = Eligibility {
+            needs_network: true,
+            ..Eligibility::default()
+        };
+        for (network, strictly) in [(PodNetwork::Present, true), (PodNetwork::Missing, false)] {
+            node.pod_network = network;
+            assert!(Eligibility::default().of(&node));
+            assert_eq!(strict.of(&node), strictly, "S-114");
+        }
     }
 }

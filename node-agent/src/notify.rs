@@ -86,6 +86,13 @@ impl Notifier {
                         "{front} has more endpoints than a list can hold; {left_out} are left out"
                     ),
                 ),
+                Notice::Unrestricted { family } => (
+                    "SourceRangesIncomplete",
+                    format!(
+                        "loadBalancerSourceRanges has no range of {family}: anybody may use the load balancer's \
+                         addresses of that family (--unlisted-family=closed lets nobody)"
+                    ),
+                ),
                 Notice::Refused { front } => (
                     "FrontendRefused",
                     format!("the kernel refused {front}; it is tried again"),

@@ -54,6 +54,11 @@ pub enum Notice {
         /// The frontend.
         front: Front,
     },
+    /// The Service has source ranges, but none of a family of its load balancer addresses (S-73).
+    Unrestricted {
+        /// The family.
+        family: Family,
+    },
 }
 
 /// What one commit carries, and what becomes true with it.
@@ -194,9 +199,12 @@ impl Planner {
                 Protocol::Sctp => {}
             }
         }
-        let retain = std::mem::take(&mut batch.change.retain);
-        batch.change = self.ledger.take_change();
-        batch.change.retain = retain;
+        let noted = std::mem::take(&mut batch.change);
+        batch.change = ElementChange {
+            retain: noted.retain,
+            gained: noted.gained,
+            ..self.ledger.take_change()
+        };
         batch
     }
 
@@ -307,6 +315,7 @@ impl Planner {
         };
         let around = Surroundings {
             vips: &state.vips(service),
+            choices: state.choices(),
             here: state.here(),
             node_addresses: state.node().map_or(&[], |node| &node.addresses),
             nodeport_addresses: &self.eligible,
@@ -351,15 +360,17 @@ impl Planner {
     }
 
     /// Known clients have to be looked at where an endpoint left a list (S-240), and where nothing is known of what they
-    /// were allowed before: after a start, or when affinity is switched on again. A list that only gained is told as
-    /// well: a second look may still be due, and by the old list it would forget clients of the new endpoints.
+    /// were allowed before: after a start, or when affinity is switched on again.
     fn note_sticky(&mut self, key: &ServiceKey, compiled: &Compiled, batch: &mut Batch) {
         let old = self.summaries.get(key).map(|summary| &summary.sticky);
         for (map, endpoints) in &compiled.sticky {
             let before = old.and_then(|old| old.get(map));
-            if before != Some(endpoints) {
-                batch.change.retain.insert(*map, endpoints.clone());
-            }
+            let changed = match before {
+                Some(before) if before == endpoints => continue,
+                Some(before) if before.is_subset(endpoints) => &mut batch.change.gained,
+                _ => &mut batch.change.retain,
+            };
+            changed.insert(*map, endpoints.clone());
         }
         if compiled.uses_nodeport_addresses {
             self.by_address.insert(key.clone());
@@ -405,7 +416,9 @@ impl Planner {
             front: *front,
             left_out: *left_out,
         });
-        lost.chain(cut).collect()
+        let unrestricted = compiled.unrestricted.iter();
+        let unrestricted = unrestricted.map(|family| Notice::Unrestricted { family: *family });
+        lost.chain(cut).chain(unrestricted).collect()
     }
 }
 
@@ -420,7 +433,8 @@ impl Totals {
 
 impl Summary {
     fn skipped(&self) -> usize {
-        let skipped = |notice: &&Notice| !matches!(notice, Notice::Cut { .. });
+        let skipped =
+            |notice: &&Notice| matches!(notice, Notice::Lost { .. } | Notice::Refused { .. });
         self.notices.iter().filter(skipped).count()
     }
 }

@@ -56,6 +56,8 @@ pub struct Parts {
     pub config: Config,
     /// API server.
     pub client: Client,
+    /// Where metrics are registered.
+    pub registry: onehop_runtime::metrics::Metrics,
     /// Kernel.
     pub dataplane: Box<dyn Dataplane>,
     /// Interfaces to the fabric; none: they are left alone, and no target is guarded.
@@ -106,13 +108,13 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let Parts {
         config,
         client,
+        registry,
         dataplane,
         uplinks,
         clock,
         mut rng,
         stop,
     } = parts;
-    let registry = onehop_runtime::metrics::Metrics::default();
     let metrics = Arc::new(Metrics::new(registry.clone()));
     let board = Arc::new(Board::new(clock));
     let (report_sender, reports) = mpsc::unbounded_channel();
@@ -182,9 +184,12 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         flows,
         targets,
     };
-    let state = State::new(ownership, config.node.clone()).with_pod_ranges(config.pod_ranges());
+    let state = State::new(ownership, config.node.clone())
+        .with_pod_ranges(config.pod_ranges())
+        .with_choices(config.choices);
     let mut app = App::new(state, writer, out, config.nodeport_addresses.clone(), clock)
         .with_node_address(config.node_address)
+        .with_eligibility(config.eligibility.clone())
         .with_peer(Peer::new(config.mode, config.override_kube_proxy));
     app = keep_answers(app, &config, clock)?;
     let peer = watch_peer(&mut app, watched)?;

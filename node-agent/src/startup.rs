@@ -4,11 +4,14 @@
 
 use std::io;
 
-use onehop_nft::{Batch, Chain, CommitError, DumpError, Expr, OpIndex, Rule, Socket, Table};
+use onehop_nft::{
+    Base, Batch, Chain, ChainInfo, CommitError, DumpError, Expr, Hook, OpIndex, Policy, Rule,
+    Socket, Table,
+};
 
 use crate::table::class;
 use crate::table::element::{ClassKind, Family};
-use crate::table::layout::{Layout, Options, nft_family};
+use crate::table::layout::{self, Layout, Options, nft_family};
 
 /// Exit status of an agent whose node lacks something.
 pub const EXIT: u8 = 3;
@@ -84,6 +87,34 @@ pub fn check(kernel: &mut dyn Ask, options: &Options) -> Result<(), Missing> {
         .next()
         .filter(|_| all)
         .map_or(Ok(()), Err)
+}
+
+/// Chains of others that drop by policy what is forwarded, as `family table chain`. No table can undo that of another one,
+/// so what pods and load balancers send through Services is lost unless the administrator lets it pass (S-69).
+pub fn forward_drops(socket: &mut Socket) -> Result<Vec<String>, DumpError> {
+    let ours = Family::ALL.map(layout::table);
+    let mut dropping = Vec::new();
+    for info in socket.tables()? {
+        if ours.contains(&info.table) {
+            continue;
+        }
+        let chains = match socket.chains(&info.table) {
+            Ok(chains) => chains,
+            // It went meanwhile.
+            Err(DumpError::NotFound) => continue,
+            Err(error) => return Err(error),
+        };
+        let drops = |base: &Base| base.hook == Hook::Forward && base.policy == Policy::Drop;
+        let found = chains
+            .iter()
+            .filter(|chain| chain.base.as_ref().is_some_and(drops));
+        let named = |chain: &ChainInfo| {
+            let family = format!("{:?}", info.table.family).to_lowercase();
+            format!("{family} {} {}", info.table.name, chain.name)
+        };
+        dropping.extend(found.map(named));
+    }
+    Ok(dropping)
 }
 
 /// No socket: the kernel has no netlink for packet filters at all.

@@ -16,6 +16,7 @@ use onehop_runtime::watch::ObjectKey;
 
 use crate::args::{Config, Mode};
 use crate::collection::{Collection, Step};
+use crate::compile::choices::Choices;
 use crate::guard::network::{self, Network};
 use crate::guard::{Cluster, Compiled, Guards, PodView};
 use crate::table::element::Elements;
@@ -88,6 +89,8 @@ pub struct State {
     network: Network,
     /// Pod ranges given by hand.
     pod_ranges: Vec<IpNet>,
+    /// What is left to the administrator.
+    choices: Choices,
     dirty: BTreeSet<ServiceKey>,
     /// When the changes of endpoints that wait to be compiled were made in the cluster.
     triggers: Vec<(IpFamily, Time)>,
@@ -115,6 +118,7 @@ impl State {
             guards: Guards::default(),
             network: Network::default(),
             pod_ranges: Vec::new(),
+            choices: Choices::default(),
             dirty: BTreeSet::new(),
             triggers: Vec::new(),
             node_changed: false,
@@ -126,6 +130,18 @@ impl State {
     pub fn with_pod_ranges(mut self, ranges: Vec<IpNet>) -> Self {
         self.pod_ranges = ranges;
         self
+    }
+
+    /// With what the administrator chose.
+    #[must_use]
+    pub fn with_choices(mut self, choices: Choices) -> Self {
+        self.choices = choices;
+        self
+    }
+
+    /// What is left to the administrator.
+    pub fn choices(&self) -> Choices {
+        self.choices
     }
 
     /// Takes a step. Returns the Services that it made dirty.

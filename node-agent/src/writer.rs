@@ -9,7 +9,7 @@ use std::time::Duration;
 use onehop_runtime::clock::Clock;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::table::element::{CommitFailure, Dataplane, ElementChange, Elements};
+use crate::table::element::{CommitFailure, Dataplane, ElementChange, Elements, Family};
 use crate::table::layout::Ranges;
 
 /// Without an order for this long, the writer tidies up (S-247).
@@ -48,7 +48,7 @@ pub enum Report {
         took: Duration,
     },
     /// Housekeeping failed: what the tables hold is in doubt.
-    Doubt(CommitFailure),
+    Doubt(Family, CommitFailure),
 }
 
 /// Handle of the thread. Dropping it ends the thread after the order under way.
@@ -109,9 +109,9 @@ fn work(
                     resting = more;
                     continue;
                 }
-                Err(failure) => {
+                Err((family, failure)) => {
                     resting = false;
-                    Report::Doubt(failure)
+                    Report::Doubt(family, failure)
                 }
             },
             Next::Closed => return,

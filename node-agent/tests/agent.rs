@@ -120,6 +120,7 @@ impl World {
         let task = tokio::spawn(run(Parts {
             config,
             client: self.client.clone(),
+            registry: onehop_runtime::metrics::Metrics::default(),
             dataplane: Box::new(kernel.awaiting_ranges()),
             uplinks: None,
             clock,

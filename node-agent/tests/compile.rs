@@ -16,6 +16,7 @@ use common::*;
 use onehop_core::id::Protocol as ApiProtocol;
 use onehop_core::service::{IpMode, ServiceKind, ServiceSpec, TrafficPolicy};
 use onehop_node_agent::args::Mode;
+use onehop_node_agent::compile::choices::{Choices, LocalEmpty, UnlistedFamily};
 use onehop_node_agent::planner::{Notice, Planner};
 use onehop_node_agent::table::element::{
     ClassKind, Data, Elements, Family, Frontend, Key, LOCAL_SCOPE, Protocol, SetId, Verdict,
@@ -25,13 +26,17 @@ const NODE_PORT: u16 = 30_001;
 
 /// What the kernel shall hold for one Service and its endpoints.
 fn elements(service: ServiceSpec, endpoints: &[Ep]) -> Held {
-    let mut state = synced(Mode::Beside);
+    chosen(Choices::default(), service, endpoints).0
+}
+
+/// The same where the administrator chose this, and what people are told.
+fn chosen(choices: Choices, service: ServiceSpec, endpoints: &[Ep]) -> (Held, Vec<Notice>) {
+    let mut state = synced(Mode::Beside).with_choices(choices);
     state.apply(put_slice("e0", &service.key.name.clone(), endpoints));
     state.apply(put(service));
-    let change = Planner::new(Elements::new())
-        .plan(&mut state, &[addr("10.0.1.1")])
-        .change;
-    Held(change.add)
+    let batch = Planner::new(Elements::new()).plan(&mut state, &[addr("10.0.1.1")]);
+    let told = batch.notices.into_iter().flat_map(|(_, notices)| notices);
+    (Held(batch.change.add), told.collect())
 }
 
 struct Held(Elements);
@@ -263,6 +268,20 @@ fn s49_s55_local_without_local_endpoint_is_dropped() {
 }
 
 #[test]
+fn s54_local_without_local_endpoint_is_refused_where_that_is_chosen() {
+    let refuse = Choices {
+        local_empty: LocalEmpty::Reject,
+        ..Choices::default()
+    };
+    let (held, _) = chosen(refuse, full(Local, Local), &[ep(1)]);
+    for at in EVERYWHERE {
+        assert_eq!(held.none(at), Some(Verdict::Reject), "S-54: {at:?}");
+    }
+    // Pods and node processes are served as before.
+    assert_eq!(held.cluster(At::Vip), [1].into());
+}
+
+#[test]
 fn s47_terminating_endpoints_are_used_when_nothing_is_ready() {
     // E-05, E-34, E-36, E-39
     let held = elements(full(Cluster, Local), &[st(local(1)), st(ep(2))]);
@@ -396,9 +415,18 @@ fn s70_source_ranges_guard_load_balancer_addresses_only() {
         allowed(&held, At::Vip),
         Some(wanted.map(str::to_owned).to_vec())
     );
-    // S-73: no range of this family leaves it open.
+    // S-73: no range of this family leaves it open, and that is told; or closes it where that is chosen.
     service.source_ranges.allowed = vec!["fd00::/8".parse().expect("range")];
-    assert_eq!(allowed(&elements(service.clone(), &[ep(1)]), At::Vip), None);
+    let of = |choices| chosen(choices, service.clone(), &[ep(1)]);
+    let (held, told) = of(Choices::default());
+    assert_eq!(allowed(&held, At::Vip), None, "S-73");
+    let family = Family::V4;
+    assert_eq!(told, [Notice::Unrestricted { family }], "S-73");
+    let (held, told) = of(Choices {
+        unlisted_family: UnlistedFamily::Closed,
+        ..Choices::default()
+    });
+    assert_eq!((allowed(&held, At::Vip), told), (Some(vec![]), vec![]));
     // S-74: nothing readable closes it.
     service.source_ranges.allowed.clear();
     service.source_ranges.has_bad = true;

@@ -298,7 +298,7 @@ fn apply(state: &mut State, op: &Op) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(400), ..ProptestConfig::default() })]
 
     #[test]
     fn s120_incremental_equals_a_compile_of_everything(ops in proptest::collection::vec(op(), 1..40)) {

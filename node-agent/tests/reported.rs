@@ -1,4 +1,5 @@
-//! Every problem that users reported elsewhere is answered (S-343): by a test that exists, or by a reason.
+//! Every problem that users reported elsewhere is answered (S-343): by a test that exists, or by a reason. So is every
+//! rule that packets can show: by a scenario that exists.
 
 #![allow(clippy::expect_used, reason = "helpers of tests fail the test")]
 
@@ -26,7 +27,7 @@ fn s343_every_reported_problem_has_a_row_and_every_named_test_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(root.join("../docs/datapath.md")).expect("the page");
     let mut code = String::new();
-    for folder in ["src", "tests"] {
+    for folder in ["src", "tests", "../e2e/tests/net"] {
         sources(&root.join(folder), &mut code);
     }
     for row in ROWS {

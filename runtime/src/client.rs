@@ -3,6 +3,8 @@
 //! kube's own retries are off: they may hold one call for minutes, which no caller expects. Who
 //! calls decides whether and when to try again.
 
+mod requests;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +12,8 @@ use kube::client::ClientBuilder;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tower::timeout::TimeoutLayer;
+
+pub use self::requests::Requests;
 
 /// Time for a connection, and time in which an answer must begin. Watches are bounded by their own
 /// time-out: their answer begins at once and then goes on.
@@ -47,8 +51,8 @@ pub enum ClientError {
     Setup(#[from] Box<kube::Error>),
 }
 
-/// A client by these options. Does not connect yet.
-pub async fn connect(options: &Options) -> Result<Client, ClientError> {
+/// A client by these options, whose requests are noted. Does not connect yet.
+pub async fn connect(options: &Options, requests: &Requests) -> Result<Client, ClientError> {
     let mut config = match &options.kubeconfig {
         Some(path) => from_file(path, options.context.clone())
             .await
@@ -64,7 +68,8 @@ pub async fn connect(options: &Options) -> Result<Client, ClientError> {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT);
     let builder = ClientBuilder::try_from(config).map_err(Box::new)?;
-    Ok(builder.with_layer(&TimeoutLayer::new(ANSWER)).build())
+    let builder = builder.with_layer(&TimeoutLayer::new(ANSWER));
+    Ok(builder.with_layer(requests).build())
 }
 
 async fn from_file(path: &PathBuf, context: Option<String>) -> Result<Config, KubeconfigError> {

@@ -14,8 +14,9 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::PostParams};
 use onehop_runtime::{
-    client::{Options, connect},
+    client::{Options, Requests, connect},
     clock::Clock,
+    metrics::Metrics,
 };
 use std::{
     net::SocketAddr,
@@ -86,7 +87,8 @@ impl Real {
             kubeconfig: Some(kubeconfig),
             ..Options::default()
         };
-        let client = connect(&options).await?;
+        let requests = Requests::new(&Metrics::default(), clock);
+        let client = connect(&options, &requests).await?;
         real.processes
             .all_while(ready(&client, &clock))
             .await

@@ -70,6 +70,13 @@ impl Outcome {
 }
 
 impl FamilyState {
+    /// Lists that only gained: a look that is due goes by them.
+    pub(super) fn gain(&mut self, lists: Retain) {
+        for (map, endpoints) in lists {
+            self.recheck.entry(map).and_modify(|due| *due = endpoints);
+        }
+    }
+
     /// Commits a part. What is refused or in doubt is in `outcome`; all else is in the kernel.
     pub(super) fn commit(
         &mut self,

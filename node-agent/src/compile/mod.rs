@@ -4,6 +4,7 @@
 //! neither other Services (the planner says which frontends are this Service's) nor the past (but
 //! for the slots that the kernel holds, which new lists are laid into).
 
+pub mod choices;
 mod filler;
 pub mod fronts;
 mod ranges;
@@ -16,6 +17,7 @@ use onehop_core::endpoint::{Endpoint, Endpoints};
 use onehop_core::select::{Here, Policies, select};
 use onehop_core::service::{ServicePort, ServiceSpec, TrafficPolicy};
 
+use self::choices::{Choices, LocalEmpty};
 pub use self::filler::slot_key;
 use self::filler::{Filler, Plain};
 use self::fronts::Reach;
@@ -33,6 +35,8 @@ pub struct Surroundings<'a> {
     pub nodeport_addresses: &'a [IpAddr],
     /// Load balancer addresses of the Service (S-22).
     pub vips: &'a BTreeSet<IpAddr>,
+    /// What is left to the administrator.
+    pub choices: Choices,
     /// Whether a frontend is this Service's (S-33).
     pub owns: &'a dyn Fn(&Front) -> bool,
     /// The list that the kernel holds for a frontend, by first slot of its scope.
@@ -54,6 +58,8 @@ pub struct Compiled {
     pub lost: Vec<Front>,
     /// Endpoints over the limit of one list (S-208), by frontend.
     pub cut: BTreeMap<Front, usize>,
+    /// Families whose load balancer addresses anybody may use although the Service has source ranges (S-73).
+    pub unrestricted: BTreeSet<Family>,
     /// Frontends that are programmed.
     pub programmed: usize,
     /// Ports whose internal policy is Local and that have endpoints, but none here (S-52).
@@ -206,11 +212,11 @@ impl Port {
         if no_endpoint {
             // Endpoints elsewhere: the load balancer is expected to notice by its health check, or
             // the local pod restarts, so the client shall try again (S-51). None at all: refused.
-            filler.no_endpoint(if self.any {
-                Verdict::Drop
-            } else {
-                Verdict::Reject
-            });
+            let elsewhere = match around.choices.local_empty {
+                LocalEmpty::Drop => Verdict::Drop,
+                LocalEmpty::Reject => Verdict::Reject,
+            };
+            filler.no_endpoint(if self.any { elsewhere } else { Verdict::Reject });
         }
         compiled.programmed += 1;
         let by_address = matches!(front, Front::NodePort(..));

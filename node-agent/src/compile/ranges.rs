@@ -3,14 +3,15 @@
 use ipnet::IpNet;
 use onehop_core::service::ServiceSpec;
 
+use super::choices::UnlistedFamily;
 use super::{Compiled, Surroundings};
 use crate::claims::Front;
 use crate::table::element::{Family, Key, SetId};
 
 /// Restricts a frontend to the Service's source ranges of its family, if it has any.
 ///
-/// A family without a range is open if another family has one, as upstream (S-73); a list in which
-/// nothing could be read closes every family, for a typo must not open an address (S-74).
+/// A family without a range is open if another family has one, as upstream, unless the administrator closes it (S-73);
+/// a list in which nothing could be read closes every family, for a typo must not open an address (S-74).
 pub(super) fn guard(
     service: &ServiceSpec,
     front: &Front,
@@ -29,9 +30,15 @@ pub(super) fn guard(
         .map(|range| range.net())
         .filter(of_family)
         .collect();
-    let closed = ranges.allowed.is_empty() && ranges.has_bad;
-    if allowed.is_empty() && !closed {
-        return;
+    if allowed.is_empty() {
+        if ranges.is_open() {
+            return;
+        }
+        let unreadable = ranges.allowed.is_empty();
+        if !unreadable && around.choices.unlisted_family == UnlistedFamily::Open {
+            compiled.unrestricted.insert(family);
+            return;
+        }
     }
     let node_is_allowed = around
         .node_addresses

@@ -260,6 +260,9 @@ pub struct ElementChange {
     pub remove: BTreeSet<ElementKey>,
     /// Affinity maps from which endpoints have left: their entries may only name these (S-240).
     pub retain: BTreeMap<(Family, Sticky), BTreeSet<SocketAddr>>,
+    /// Affinity maps whose endpoints only became more. Nothing is looked at for it; a look that is still due after an
+    /// earlier change goes by these, or it would forget clients of the new ones.
+    pub gained: BTreeMap<(Family, Sticky), BTreeSet<SocketAddr>>,
 }
 
 impl ElementChange {
@@ -286,7 +289,7 @@ impl ElementChange {
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.writes_nothing() && self.retain.is_empty()
+        self.writes_nothing() && self.retain.is_empty() && self.gained.is_empty()
     }
 
     /// Whether no element comes or goes.
@@ -354,8 +357,8 @@ pub trait Dataplane: Send {
     fn commit(&mut self, change: &ElementChange) -> Result<(), CommitFailure>;
 
     /// Deletes class chains that were out of use for a second (S-247); true: some are still waiting, come back in about
-    /// a second. Called when nothing else is to be done.
-    fn idle(&mut self) -> Result<bool, CommitFailure> {
+    /// a second. Called when nothing else is to be done. An error names the family whose table is in doubt.
+    fn idle(&mut self) -> Result<bool, (Family, CommitFailure)> {
         Ok(false)
     }
 }

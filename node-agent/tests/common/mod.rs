@@ -232,3 +232,9 @@ pub fn put_addresses(name: &str, service: &str, numbers: impl Iterator<Item = u3
     let slice = Slice::read(&slice).expect("a slice").0;
     Change::Slice(Step::Apply(object(name), slice))
 }
+
+/// How many random cases a property test tries: as many as `$PROPTEST_CASES` says, else `usual`.
+pub fn cases(usual: u32) -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    asked.and_then(|text| text.parse().ok()).unwrap_or(usual)
+}

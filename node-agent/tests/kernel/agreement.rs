@@ -25,7 +25,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::json;
 use socket2::{Domain, Socket, Type};
 
-use crate::common::{NODE, Stands, port, put, remove, service};
+use crate::common::{NODE, Stands, cases, port, put, remove, service};
 use crate::lab::{CLIENTS, Lab, PODS, Place, Plan, Proxy, own_node};
 use crate::model::{Answer, Ep, External, From, Model, Sources, Svc};
 use crate::world::options;
@@ -576,7 +576,7 @@ fn agrees(seen: &Seen, wanted: &Answer) -> bool {
 #[test]
 fn s340_the_kernel_does_with_every_flow_what_the_model_says() {
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: 12,
+        cases: cases(12),
         max_shrink_iters: 12,
         failure_persistence: None,
         ..ProptestConfig::default()

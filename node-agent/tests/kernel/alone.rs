@@ -9,12 +9,14 @@ use onehop_core::service::PROXY_NAME_LABEL;
 use onehop_node_agent::args::Mode;
 use onehop_node_agent::commit::Features;
 use onehop_node_agent::peer_watch::Watcher;
-use onehop_node_agent::table::element::Dataplane;
+use onehop_node_agent::startup::forward_drops;
+use onehop_node_agent::table::element::{Dataplane, Elements};
 use onehop_node_agent::table::layout::{Options, Ranges};
 
 use crate::common::{put, service};
 use crate::lab::{Lab, Place, Plan, Proxy, both, everywhere, ready};
-use crate::world::options;
+use crate::world::{in_namespace, nft, options};
+use crate::{load, open};
 
 fn alone(lab: &Lab) -> Proxy {
     let options = Options {
@@ -245,4 +247,26 @@ fn s346_s128_beside_kube_proxy_both_refuse_at_once_in_either_order_of_start() {
             }
         }
     }
+}
+
+#[test]
+fn s69_chains_of_others_that_drop_what_is_forwarded_are_found() {
+    in_namespace(|| {
+        let mut socket = onehop_nft::Socket::open().unwrap();
+        // DI-53
+        assert!(forward_drops(&mut socket).unwrap().is_empty());
+        for command in [
+            "add table ip filter",
+            "add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }",
+            "add chain ip filter INPUT { type filter hook input priority 0; policy drop; }",
+            "add table inet firewall",
+            "add chain inet firewall passes { type filter hook forward priority 10; policy drop; }",
+            "add chain inet firewall open { type filter hook forward priority 0; policy accept; }",
+        ] {
+            nft(&[command]);
+        }
+        load(&mut open(), &Elements::new());
+        let found = forward_drops(&mut socket).unwrap();
+        assert_eq!(found, ["ip filter FORWARD", "inet firewall passes"], "S-69");
+    });
 }

@@ -4,7 +4,9 @@ use onehop_node_agent::commit::Features;
 use onehop_node_agent::table::class;
 use onehop_node_agent::table::element::{Dataplane, ElementChange, Elements};
 
-use crate::world::{guarded, in_namespace, nft, options, representative, service};
+use crate::world::{
+    guarded, in_namespace, judged_by, judges, nft, options, representative, service,
+};
 use crate::{load, open_with};
 
 fn list(beside: bool) -> String {
@@ -62,6 +64,42 @@ fn without_store(text: &str) -> String {
 #[test]
 fn s202_a_populated_ruleset_is_listable() {
     in_namespace(|| insta::assert_snapshot!("beside", list(true)));
+}
+
+/// S-204: every version that is there, the oldest included, shows all of it as text and as JSON, and lists what else there
+/// is; while the agent owns the tables, and after it has ended.
+#[test]
+fn s204_every_nft_lists_a_full_ruleset() {
+    in_namespace(|| {
+        nft(&["add", "table", "ip", "foreign"]);
+        let mut kernel = open_with(&options(), Features::detect());
+        let mut all = representative();
+        all.extend(guarded());
+        load(&mut kernel, &all);
+        let mut kernel = Some(kernel);
+        for state in ["owned", "orphan"] {
+            for judge in judges() {
+                let text = judged_by(&judge, &["list", "ruleset"]);
+                for (id, set, _) in SETS {
+                    let shown = text.matches(&format!("\t{set} {{")).count();
+                    assert_eq!(shown, 2, "{id} by {judge}, {state}");
+                }
+                let element = "10.96.0.1 . tcp . 80 : goto n2";
+                assert!(text.contains(element), "by {judge}, {state}: {text}");
+                let json = judged_by(&judge, &["-j", "list", "ruleset"]);
+                // 1.0.6 says before it that it has no JSON for the update of known clients.
+                let json = json.lines().find(|line| line.starts_with('{'));
+                let json: serde_json::Value = serde_json::from_str(json.unwrap()).unwrap();
+                let objects = json["nftables"].as_array().unwrap().len();
+                assert!(objects > 100, "by {judge}, {state}: {objects} objects");
+                let tables = judged_by(&judge, &["list", "tables"]);
+                for table in ["ip foreign", "ip onehop", "ip6 onehop"] {
+                    assert!(tables.contains(table), "by {judge}, {state}: {tables}");
+                }
+            }
+            drop(kernel.take());
+        }
+    });
 }
 
 #[test]

@@ -1,6 +1,11 @@
 //! Flags and what they resolve to.
 
+use onehop_core::id::NodeName;
+
 use super::*;
+use crate::compile::choices::Choices;
+use crate::node::Eligibility;
+use crate::table::layout::Detector;
 
 fn parse(flags: &[&str]) -> Args {
     Args::try_parse_from(
@@ -71,6 +76,26 @@ fn s305_own_flags_have_defaults_and_what_is_wrong_is_named() {
     assert!(config.override_kube_proxy && config.node_file.is_some());
     assert_eq!(config.settings.reserved_ports, None);
     assert_eq!(config.settings.liberal, Liberal::On, "S-97");
+    assert_eq!(
+        config.choices,
+        Choices::default(),
+        "S-54, S-73: kube-proxy's"
+    );
+    assert_eq!(config.eligibility, Eligibility::default(), "S-111, S-114");
+    let config = parse(&[
+        "--local-empty=reject",
+        "--unlisted-family=closed",
+        "--leaving-taints=ToBeDeletedByClusterAutoscaler",
+        "--healthz-needs-network",
+    ]);
+    let config = config.resolve().expect("resolves");
+    assert_eq!(config.choices.local_empty, LocalEmpty::Reject, "S-54");
+    assert_eq!(config.choices.unlisted_family, UnlistedFamily::Closed);
+    assert_eq!(
+        config.eligibility.taints,
+        ["ToBeDeletedByClusterAutoscaler"]
+    );
+    assert!(config.eligibility.needs_network, "S-114");
     let wrong = parse(&["--reserve-node-ports=40000-30000"])
         .resolve()
         .unwrap_err();
