@@ -39,6 +39,9 @@ pub(super) async fn pod(plane: &ControlPlane, config: &WorldConfig, node: &str) 
 fn agent(node: &str, mode: &str, kubeconfig: &Path, more: &[&str]) -> Result<Value> {
     let cluster_cidr = cluster_cidrs();
     let socket = format!("@onehop-ready-{node}");
+    // As the chart has it, a file of the node; here all nodes have one file system.
+    let kept = kubeconfig.with_file_name(format!("node-{node}.json"));
+    let kept = kept.to_string_lossy();
     let kubeconfig = kubeconfig.to_string_lossy();
     let always = [
         ("--kubeconfig", kubeconfig.as_ref()),
@@ -46,6 +49,7 @@ fn agent(node: &str, mode: &str, kubeconfig: &Path, more: &[&str]) -> Result<Val
         ("--mode", mode),
         ("--cluster-cidr", &cluster_cidr),
         ("--ready-socket", &socket),
+        ("--node-file", kept.as_ref()),
     ];
     let always = always.iter().flat_map(|(flag, value)| [*flag, *value]);
     let args: Vec<&str> = always.chain(more.iter().copied()).collect();

@@ -2,7 +2,7 @@
 //!
 //! One pod serves, on node `a`. The table is the expectation; each cell is asked over TCP and over UDP.
 
-use crate::support::{self, Place, Seen, world_with_pod_on_a};
+use crate::support::{self, Place, Seen, world_with};
 use onehop_e2e::{
     traffic::Transport,
     world::{Cluster, ServiceManifest},
@@ -24,7 +24,7 @@ use Frontend::{ClusterIp, LoadBalancer, NodePortA, NodePortB};
 use Place::{NodeA, NodeB, Outside, PodOnA, PodOnB};
 use Seen::{Client, Dropped, LbChosenNode, NodeAAddress, NodeBAddress, NodeBPodInterface};
 
-/// Policy Cluster: ClusterIP keeps the pods' addresses (S-60), everything external is masqueraded by the node that
+/// S-20 and policy Cluster: ClusterIP keeps the pods' addresses (S-60), everything external is masqueraded by the node that
 /// translates (S-62), with the address of the interface that leads on: packets of pods leave by the pods' interface.
 /// A client outside has no way to a ClusterIP: the fabric has no owner for it.
 const CLUSTER: &[(Frontend, [Seen; 5])] = &[
@@ -85,10 +85,11 @@ const PLACES: [Place; 5] = [Outside, PodOnA, PodOnB, NodeA, NodeB];
 
 async fn check(
     on: Cluster,
+    flags: &[&'static str],
     policy: &str,
     table: &[(Frontend, [Seen; 5])],
 ) -> anyhow::Result<support::PodOnA> {
-    let world = world_with_pod_on_a(on).await?;
+    let world = world_with(on, flags.to_vec()).await?;
     let service = ServiceManifest::load_balancer("web", "web")
         .with("externalTrafficPolicy", json!(policy))
         .with("internalTrafficPolicy", json!(policy));
@@ -112,14 +113,30 @@ async fn check(
 pub(crate) async fn s60_s62_policy_cluster_keeps_pod_addresses_and_masquerades_external_clients(
     on: Cluster,
 ) -> anyhow::Result<()> {
-    check(on, "Cluster", CLUSTER).await?.end().await
+    check(on, &[], "Cluster", CLUSTER).await?.end().await
 }
 
 pub(crate) async fn s49_s55_s63_policy_local_keeps_client_addresses_and_serves_the_cluster_from_anywhere(
     on: Cluster,
 ) -> anyhow::Result<()> {
-    let world = check(on, "Local", LOCAL).await?;
+    let world = check(on, &[], "Local", LOCAL).await?;
     // The cell above in which `b` passes on a packet of a pod of `a`: a cloud's source check never lets it out.
     let pod_on_a = world.place(PodOnA).1;
     world.end_with_drops_of(pod_on_a).await
+}
+
+/// S-61: the other ways to tell pods come to the same. They know this node's pods only, so one of another node is an
+/// outside client here (S-65): it is dropped at once instead of being passed on.
+pub(crate) async fn s61_s65_detectors_that_know_this_nodes_pods_only(
+    on: Cluster,
+) -> anyhow::Result<()> {
+    let prefix = [
+        "--detect-local-mode=InterfaceNamePrefix",
+        "--pod-interface-name-prefix=veth",
+    ];
+    for flags in [&["--detect-local-mode=NodeCIDR"][..], &prefix] {
+        check(on, flags, "Cluster", CLUSTER).await?.end().await?;
+        check(on, flags, "Local", LOCAL).await?.end().await?;
+    }
+    Ok(())
 }

@@ -133,3 +133,57 @@ pub(crate) async fn s121_s90_i9_a_killed_agent_interrupts_nothing_and_takes_up_w
     assert!(end.cut.is_none(), "S-90, S-121, I9: {end:?}");
     world.end().await
 }
+
+/// What a firewall's reload does, as a file for nft: away with everything, and everything that is not ours anew.
+fn reload(world: &PodOnA) -> Result<String> {
+    let mut text = "flush ruleset\n".to_owned();
+    let all = world.on_node("a", "nft", &["list", "tables"])?;
+    for table in all.lines().filter(|line| !line.ends_with(" onehop")) {
+        let words: Vec<&str> = ["list"].into_iter().chain(table.split(' ')).collect();
+        text += &world.on_node("a", "nft", &words)?;
+    }
+    let path = world.folder().join("reload.nft");
+    std::fs::write(&path, text)?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+/// S-123, S-347: a firewall reloads again and again. The tables are the agent's own where the kernel can say so, and then
+/// nothing happens at all: no flow is cut, and no connection fails.
+pub(crate) async fn s123_s347_a_foreign_flush_in_a_loop_cuts_nothing(on: Cluster) -> Result<()> {
+    const TIMES: usize = 40;
+    let world = world_with_pod_on_a(on).await?;
+    let manifest = selectorless("steady").with("type", json!("NodePort"));
+    let exposed = world.expose(manifest).await?;
+    world.serve_by("steady", &["web"]).await?;
+    let cluster = exposed.cluster(80);
+    let node = (world.place(Place::NodeA).1, exposed.node_port("tcp")?).into();
+    let web = Want::From(&["web"]);
+    let ways = [
+        (Place::PodOnA, cluster),
+        (Place::NodeA, cluster),
+        (Place::Outside, node),
+    ];
+    for (place, to) in ways {
+        world.becomes(place, Transport::Tcp, to, web).await?;
+    }
+    let every = Duration::from_millis(50);
+    let long = LongFlow::open(
+        &world.sockets_of(Place::PodOnA),
+        cluster,
+        every,
+        world.clock,
+    )
+    .await;
+    let long = long.map_err(|f| anyhow::anyhow!("{f:?}"))?;
+    let (tables, file) = (own_tables(&world)?, reload(&world)?);
+    for _ in 0..TIMES {
+        world.on_node("a", "nft", &["-f", &file])?;
+        for (place, to) in ways {
+            world.gets(place, Transport::Tcp, to, web).await?;
+        }
+    }
+    assert_eq!(own_tables(&world)?, tables, "S-123");
+    let end = long.end().await.context("the flow's end")?;
+    assert!(end.cut.is_none(), "S-347: {end:?}");
+    world.end().await
+}

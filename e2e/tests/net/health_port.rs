@@ -188,3 +188,47 @@ pub(crate) async fn s104_s111_taints_and_the_end_of_the_node_reach_healthz_only(
     assert_eq!(world.http_get(service, "/")?.status, 200, "S-104");
     world.end().await
 }
+
+/// S-109, K-29: the agent is killed and comes back while there is no API server. Until that is back, the health ports and
+/// the rules are what they were.
+pub(crate) async fn s109_k29_a_restart_without_the_api_server_changes_no_answer(
+    on: Cluster,
+) -> Result<()> {
+    const PORT: u16 = 32_112;
+    let mut world = world_with_pod_on_a(on).await?;
+    let exposed = world.expose(local("kept", PORT)).await?;
+    world.serve_by("kept", &["web"]).await?;
+    let a = (world.place(Place::NodeA).1, PORT).into();
+    answers(&world, a, 200).await?;
+    // What is kept follows within half a second.
+    let web = on.family.of(world.pod_place("web").await?.1).to_string();
+    let file = world.folder().join("node-a.json");
+    eventually(
+        &world.clock,
+        "the answer is kept",
+        WITHIN,
+        async || match std::fs::read_to_string(&file) {
+            Ok(text) if text.contains(&web) => Ok(()),
+            other => Err(format!("{other:?}")),
+        },
+    )
+    .await?;
+    world.without_api_server()?;
+    world.kill_agent("a")?;
+    let kept = answers(&world, a, 200).await?;
+    let weight = &kept.headers["x-load-balancing-endpoint-weight"];
+    assert_eq!(weight, "1", "S-109");
+    let (tcp, web) = (
+        onehop_e2e::traffic::Transport::Tcp,
+        crate::lab::Want::From(&["web"]),
+    );
+    world
+        .gets(Place::PodOnA, tcp, exposed.cluster(80), web)
+        .await?;
+    world.with_api_server()?;
+    world.proxies_ready().await?;
+    // From here on the answer follows the cluster again.
+    world.serve_by("kept", &["ask-b"]).await?;
+    answers(&world, a, 503).await?;
+    world.end().await
+}

@@ -11,7 +11,9 @@ mod aws;
 mod bad_input;
 mod causes;
 mod cells;
+mod choices;
 mod coexistence;
+mod conntrack;
 #[path = "../../src/documented.rs"]
 mod documented;
 mod dual_stack;
@@ -19,6 +21,7 @@ mod empty;
 mod endings;
 mod external;
 mod flood;
+mod frontends;
 mod hairpin;
 mod health_port;
 mod lab;

@@ -10,25 +10,40 @@ macro_rules! scenarios {
             cells {
                 s60_s62_policy_cluster_keeps_pod_addresses_and_masquerades_external_clients: essential, Peer::Same;
                 s49_s55_s63_policy_local_keeps_client_addresses_and_serves_the_cluster_from_anywhere: essential, Peer::Same;
+                s61_s65_detectors_that_know_this_nodes_pods_only: more, Peer::Ours("S-61", "gives our agents flags; kube-proxy's are those of every world");
+            }
+            frontends {
+                s23_an_address_with_ip_mode_proxy_is_left_to_its_load_balancer: more, Peer::Same;
+                s43_new_connections_are_spread_evenly: more, Peer::Same;
             }
             affinity {
-                s80_a_client_sticks_over_all_frontends_of_a_service_port: more, Peer::Same;
+                s80_a_client_sticks_over_all_frontends_of_a_service_port: essential, Peer::Same;
                 s81_a_client_chooses_again_after_the_timeout_and_each_connection_prolongs_it: more, Peer::Same;
                 s82_a_client_moves_when_its_endpoint_is_not_usable: more, Peer::Same;
                 s83_affinity_is_kept_over_a_restart_of_the_agent: more, Peer::Ours("S-83", "kills our agent");
                 s84_with_policy_local_a_client_sticks_inside_the_local_list: more, Peer::Same;
             }
+            choices {
+                s54_s73_empty_local_lists_refuse_and_unlisted_families_are_closed_by_choice: more, Peer::Ours("S-54", "asks for flags that kube-proxy does not have");
+                s114_healthz_heeds_a_missing_pod_network_by_choice: more, Peer::Ours("S-114", "asks for a flag that kube-proxy does not have");
+            }
+            conntrack {
+                s97_packets_outside_of_the_window_cut_no_connection: more, Peer::Ours("S-97", "asks for a flag's third value, which kube-proxy does not have");
+                s98_a_half_closed_connection_is_remembered_for_an_hour: more, Peer::Ours("S-98", "kube-proxy runs there without its times, which it cannot set from a namespace");
+            }
             coexistence {
                 s121_s90_i9_a_killed_agent_interrupts_nothing_and_takes_up_what_changed: more, Peer::Ours("S-121", "kills our agent");
+                s123_s347_a_foreign_flush_in_a_loop_cuts_nothing: more, Peer::Ours("S-123", "kube-proxy does not notice that its rules are gone");
                 s122_i5_a_stopped_agent_leaves_its_rules_and_cleanup_takes_them_and_nothing_else: more, Peer::Ours("S-122", "runs our clean-up");
             }
             dual_stack {
                 s10_both_families_of_a_service_serve_and_keep_addresses: essential, Peer::Same;
                 s10_a_family_without_endpoints_is_refused_while_the_other_serves: more, Peer::Same;
+                s10_c31_a_load_balancer_of_both_families_reaches_targets_of_both: more, Peer::Same;
             }
             empty {
                 s48_a_service_without_any_endpoint_is_refused: essential, Peer::Same;
-                s55_policy_local_without_local_endpoint_is_dropped_for_outside_clients_only: more, Peer::Same;
+                s55_policy_local_without_local_endpoint_is_dropped_for_outside_clients_only: essential, Peer::Same;
                 s25_an_undefined_port_of_a_cluster_ip_is_refused: more, Peer::Same;
                 s25_s48_s50_refusals_concern_new_flows_only: essential, Peer::Same;
                 s08_s49_internal_policy_local_with_pods_of_the_host_network: more, Peer::Same;
@@ -36,24 +51,26 @@ macro_rules! scenarios {
                 s26_s128_addresses_that_no_service_has: more, Peer::Ours("S-26", "compares our two ways to run");
             }
             external {
-                s21_s33_external_addresses_serve_and_of_two_claims_the_older_wins: more, Peer::Ours("S-33", "kube-proxy lets the last writer win");
+                s21_s33_external_addresses_serve_and_of_two_claims_the_older_wins: essential, Peer::Ours("S-33", "kube-proxy lets the last writer win");
             }
             flood {
                 i6_many_services_made_and_deleted_at_once_through_kills_end_right: more, Peer::Ours("I6", "kills our programs and counts what is left in our tables");
             }
             hairpin {
-                s66_a_pod_reaches_itself_through_its_cluster_ip_and_is_masqueraded: more, Peer::Same;
+                s66_a_pod_reaches_itself_through_its_cluster_ip_and_is_masqueraded: essential, Peer::Same;
             }
             health_port {
                 s101_s102_s103_health_port_follows_local_ready_endpoints: essential, Peer::Same;
+                s109_k29_a_restart_without_the_api_server_changes_no_answer: more, Peer::Ours("S-109", "kube-proxy answers 503 until it has seen the API server");
                 s104_s111_taints_and_the_end_of_the_node_reach_healthz_only: more, Peer::Ours("S-111", "asks our port, and for more taints than kube-proxy heeds");
                 s105_a_health_port_that_is_taken_is_told_and_tried_again: more, Peer::Ours("S-105", "kube-proxy tries again only when something changes");
             }
             labels {
-                s02_a_service_comes_and_goes_with_its_label: more, Peer::Ours("S-02", "the label's value is our name");
+                s02_a_service_comes_and_goes_with_its_label: essential, Peer::Ours("S-02", "the label's value is our name");
             }
             node_ports {
-                s24_s27_s28_node_ports_answer_on_the_primary_address_and_follow_the_node_object: more, Peer::Ours("S-28", "kube-proxy ends when its node's address changes");
+                s27_s28_s29_s100_node_ports_answer_inside_listed_ranges_and_follow_the_interfaces: more, Peer::Ours("S-28", "kube-proxy looks at interfaces only when it does a full sync");
+                s24_s27_s28_node_ports_answer_on_the_primary_address_and_follow_the_node_object: essential, Peer::Ours("S-28", "kube-proxy ends when its node's address changes");
             }
             removal {
                 a_service_without_node_ports_opens_none: more, Peer::Same;
@@ -61,18 +78,19 @@ macro_rules! scenarios {
                 a_service_that_stops_being_a_load_balancer_gives_everything_back: more, Peer::Same;
             }
             sctp {
-                s31_sctp_reaches_endpoints_and_answers_come_from_the_frontend: more, Peer::Same;
+                s31_sctp_reaches_endpoints_and_answers_come_from_the_frontend: essential, Peer::Same;
             }
             sharing {
                 c29_tcp_and_udp_on_one_number_of_one_address_reach_the_pods_of_two_services: more, Peer::Same;
                 c19_c29_an_address_is_shared_in_vip_mode_and_one_that_leaves_takes_nothing_along: more, Peer::Ours("K-27", "its addresses come by NodeTargets, which kube-proxy does not know");
             }
             slices {
-                s01_s11_services_follow_edits_of_ports_and_type: more, Peer::Same;
+                s01_s11_services_follow_edits_of_ports_and_type: essential, Peer::Same;
                 s03_a_headless_slice_is_not_looked_at: more, Peer::Same;
-                s04_s05_s06_s07_s32_slices_are_taken_as_they_say: more, Peer::Same;
+                s04_s05_s06_s07_s32_slices_are_taken_as_they_say: essential, Peer::Same;
             }
             source_ranges {
+                s72_a_node_that_is_allowed_may_come_from_the_load_balancers_address_itself: more, Peer::Ours("K-27", "an address that is not yet published is bound on a node");
                 s70_s71_s73_s74_ranges_hold_for_everybody_at_the_load_balancers_address: essential, Peer::Ours("K-27", "kube-proxy learns an address when it is published; until then its nodes send the first packets back, which the source check drops");
             }
             terminating {
@@ -81,10 +99,10 @@ macro_rules! scenarios {
                 s07_s40_unready_pods_serve_only_where_they_are_published: more, Peer::Same;
             }
             topology {
-                s41_s42_s45_s46_s47_hints_choose_the_endpoints_and_follow_the_nodes_zone: more, Peer::Same;
+                s41_s42_s44_s45_s46_s47_hints_choose_the_endpoints_and_follow_the_nodes_zone: essential, Peer::Same;
             }
             udp {
-                s91_a_flow_follows_a_changed_target_port: more, Peer::Same;
+                s91_a_flow_follows_a_changed_target_port: essential, Peer::Same;
                 s47_s91_s94_s95_a_valid_flow_is_never_cut: more, Peer::Ours("S-94", "kills our agent");
                 s91_s92_s93_udp_flows_follow_their_service: essential, Peer::Differs("S-92", "kube-proxy leaves UDP flows of a Service without endpoints to their last one");
             }

@@ -101,3 +101,21 @@ pub(crate) async fn s70_s71_s73_s74_ranges_hold_for_everybody_at_the_load_balanc
     outcomes(&world, to, &[], &everybody, &[]).await?;
     world.end().await
 }
+
+/// S-72: on a node that has the load balancer's address bound, what it sends there has that address as its source; where
+/// the node itself is allowed, that is allowed, too.
+pub(crate) async fn s72_a_node_that_is_allowed_may_come_from_the_load_balancers_address_itself(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    let served = world.serve(web(&[])).await?;
+    let to = served.lb();
+    let bound = format!("{}/{}", to.ip(), on.family.bits());
+    world.on_node("a", "ip", &["addr", "add", &bound, "dev", "lo"])?;
+    let host = |place| format!("{}/{}", world.place(place).1, on.family.bits());
+    outcomes(&world, to, &[host(NodeA)], &[NodeA], &[OnA, NodeB]).await?;
+    outcomes(&world, to, &[host(OnA)], &[OnA], &[NodeA]).await?;
+    world.on_node("a", "ip", &["addr", "del", &bound, "dev", "lo"])?;
+    outcomes(&world, to, &[], &[NodeA, OnB], &[]).await?;
+    world.end().await
+}

@@ -10,7 +10,7 @@ use onehop_e2e::{
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    ops::Deref,
+    ops::{Deref, DerefMut},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -97,10 +97,22 @@ impl Deref for PodOnA {
     }
 }
 
+impl DerefMut for PodOnA {
+    fn deref_mut(&mut self) -> &mut World {
+        &mut self.world
+    }
+}
+
 /// Makes the world.
 pub(crate) async fn world_with_pod_on_a(on: Cluster) -> Result<PodOnA> {
+    world_with(on, Vec::new()).await
+}
+
+/// The same with these flags of the agents.
+pub(crate) async fn world_with(on: Cluster, agent_flags: Vec<&'static str>) -> Result<PodOnA> {
     let config = WorldConfig {
         cluster: on,
+        agent_flags,
         ..WorldConfig::default()
     };
     let world = World::start(config).await?;

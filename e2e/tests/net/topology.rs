@@ -44,7 +44,7 @@ async fn hint(world: &PodOnA, hints: [Value; 3]) -> Result<()> {
     world.slice("near", "near", endpoints, pod_ports()).await
 }
 
-pub(crate) async fn s41_s42_s45_s46_s47_hints_choose_the_endpoints_and_follow_the_nodes_zone(
+pub(crate) async fn s41_s42_s44_s45_s46_s47_hints_choose_the_endpoints_and_follow_the_nodes_zone(
     on: Cluster,
 ) -> Result<()> {
     const ALL: [&str; 3] = ["web", "ask-a", "ask-b"];
@@ -67,6 +67,19 @@ pub(crate) async fn s41_s42_s45_s46_s47_hints_choose_the_endpoints_and_follow_th
     // S-46, E-12: one without a hint, and the level is off.
     hint(&world, [zones(&["east"]), Value::Null, zones(&["west"])]).await?;
     world.served_by(on_a, to, &ALL).await?;
+    // S-44, E-16: one that is not ready has no say, with or without a hint.
+    let mut endpoints = Vec::new();
+    for (pod, own) in [("web", "east"), ("ask-a", "west")] {
+        let mut endpoint = world.endpoint(pod).await?;
+        endpoint["hints"] = zones(&[own]);
+        endpoints.push(endpoint);
+    }
+    let mut unready = world.endpoint("ask-b").await?;
+    unready["conditions"] = json!({"ready": false, "serving": false, "terminating": false});
+    endpoints.push(unready);
+    world.slice("near", "near", endpoints, pod_ports()).await?;
+    world.served_by(on_a, to, &["web"]).await?;
+    world.served_by(on_b, to, &["ask-a"]).await?;
     // S-45, E-17: node hints come first; E-18: where none names this node, the zone counts.
     hint(
         &world,

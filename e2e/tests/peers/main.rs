@@ -12,8 +12,12 @@ mod scenarios;
 mod affinity;
 #[path = "../net/cells.rs"]
 mod cells;
+#[path = "../net/choices.rs"]
+mod choices;
 #[path = "../net/coexistence.rs"]
 mod coexistence;
+#[path = "../net/conntrack.rs"]
+mod conntrack;
 #[path = "../net/dual_stack.rs"]
 mod dual_stack;
 #[path = "../net/empty.rs"]
@@ -22,6 +26,8 @@ mod empty;
 mod external;
 #[path = "../net/flood.rs"]
 mod flood;
+#[path = "../net/frontends.rs"]
+mod frontends;
 #[path = "../net/hairpin.rs"]
 mod hairpin;
 #[path = "../net/health_port.rs"]
