@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use onehop_core::crd::{
-    ClientIp, ClusterFacts, LateFlows, LocalPort, NodeInstall, NodeTarget, ServiceRef,
+    ClientIp, ClusterFacts, HealthBy, LateFlows, LocalPort, NodeInstall, NodeTarget, ServiceRef,
     TargetHealth, TargetMode, TargetState, Vip, VipPort,
 };
 use onehop_core::endpoint::Endpoint;
@@ -363,6 +363,7 @@ impl Maker<'_> {
         let spec = &self.intent.spec;
         let port = spec.ports.iter().find(|port| port.key() == one.port);
         let client_ip = port.map_or(ClientIp::Preserve, |port| port.client_ip);
+        let health = port.and_then(|port| port.health.as_ref()).map(|h| h.by);
         // With its own address the load balancer's flows come from where it has its interfaces (ZD-14).
         let any_outside = client_ip == ClientIp::Preserve;
         let target = NodeTarget {
@@ -373,8 +374,11 @@ impl Maker<'_> {
             target_port: one.key.port,
             pod_uid: pod.uid.clone(),
             pod_name: pod.name.clone(),
-            // Pod health is the traffic port's until agents answer for pods.
-            health: TargetHealth::None,
+            health: if health == Some(HealthBy::Agent) {
+                TargetHealth::Agent
+            } else {
+                TargetHealth::None
+            },
             sources: if any_outside {
                 Vec::new()
             } else {
