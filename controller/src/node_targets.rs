@@ -74,7 +74,7 @@ impl Register {
         &mut self,
         index: &Index,
         service: &ServiceSpec,
-        intent: &Intent,
+        (intent, sources): (&Intent, &[Cidr]),
         listed: &[Listed],
         now: Time,
     ) -> News {
@@ -82,7 +82,7 @@ impl Register {
         let bounds = (membership.hold_max_seconds, membership.tail_max_seconds);
         self.bounds.insert(service.key.clone(), bounds);
         let old = self.services.remove(&service.key).unwrap_or_default();
-        let new = OfService::new(index, service, intent, listed, &old, now);
+        let new = OfService::new(index, service, (intent, sources), listed, &old, now);
         let new = new.after(&old, now);
         let first = self.known.insert(service.key.clone());
         let mut news = News::default();
@@ -253,7 +253,7 @@ impl OfService {
     fn new(
         index: &Index,
         service: &ServiceSpec,
-        intent: &Intent,
+        (intent, sources): (&Intent, &[Cidr]),
         listed: &[Listed],
         old: &Self,
         now: Time,
@@ -264,6 +264,7 @@ impl OfService {
             pods: endpoints.iter().map(|(_, e)| (e.address, e)).collect(),
             service,
             intent,
+            sources,
             old,
             now,
         };
@@ -345,6 +346,8 @@ struct Maker<'a> {
     pods: HashMap<IpAddr, &'a Endpoint>,
     service: &'a ServiceSpec,
     intent: &'a Intent,
+    /// Where the load balancer has its interfaces.
+    sources: &'a [Cidr],
     old: &'a OfService,
     now: Time,
 }
@@ -379,10 +382,11 @@ impl Maker<'_> {
             } else {
                 TargetHealth::None
             },
-            sources: if any_outside {
-                Vec::new()
-            } else {
+            // Beside flows from anywhere they are those of probes (ZD-14).
+            sources: if self.sources.is_empty() && !any_outside {
                 spec.sources.clone()
+            } else {
+                self.sources.to_vec()
             },
             any_outside,
             client_ip,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use onehop_core::crd::{
     AddressPool, AddressPoolStatus, HealthCheck, LoadBalancerPort, LoadBalancerSpec,
 };
-use onehop_core::id::{IpFamily, PortKey, Protocol, ServiceKey, ServiceUid};
+use onehop_core::id::{Cidr, IpFamily, PortKey, Protocol, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -312,6 +312,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// UIDs of the Services of this name of which something is left. Pure.
     fn left_of(&self, service: &ServiceKey, seen: &Self::Observed) -> BTreeSet<ServiceUid>;
+
+    /// Where the load balancer's own flows and probes come from, as far as the cloud tells (ZD-14). Pure.
+    fn sources(&self, _intent: &Intent, _seen: &Self::Observed) -> Vec<Cidr> {
+        Vec::new()
+    }
 
     /// The Service's targets as agents are told of them (K-20). Pure.
     fn listed(&self, intent: &Intent, seen: &Self::Observed, now: Time) -> Vec<Listed>;

@@ -40,9 +40,10 @@ impl<P: Provider> Reconciler<P> {
     pub(super) fn list_targets(&self, service: &ServiceSpec, intent: &Intent, seen: &P::Observed) {
         let now = self.clock.now();
         let listed = self.provider.listed(intent, seen, now);
+        let sources = self.provider.sources(intent, seen);
         let news = {
             let index = lock(&self.index);
-            lock(&self.register).set(&index, service, intent, &listed, now)
+            lock(&self.register).set(&index, service, (intent, &sources), &listed, now)
         };
         self.nodes_due(
             news.nodes,

@@ -177,7 +177,7 @@ async fn zd18_zd38_zd_t40_a_restart_without_the_api_server_changes_no_answer() -
 
 /// ZD-78: what signals about a node do to the answers for its pods.
 #[tokio::test(flavor = "multi_thread")]
-async fn zd71_zd78_a_node_that_goes_fails_the_health_of_its_pods_and_a_cordoned_one_does_not()
+async fn zd71_zd76_zd78_a_dead_node_fails_the_health_of_its_pods_and_a_cordoned_one_does_not()
 -> Result<()> {
     let scene = Scene::set(Family::V4).await?;
     let world = &scene.world;

@@ -990,7 +990,7 @@ fn aws613_zd33_a_pod_that_agents_answer_for_keeps_its_flows_when_its_health_fail
     service.class = Some("onehop.dev/aws".to_owned());
     let group = group_of(&service).unwrap();
     assert_eq!(group.attributes[KEY], "false", "AWS-613, ZD-33");
-    let path = format!("/t/e2e/default/{}/", service.key.name);
+    let path = format!("/t/e2e/default/{}/p80", service.key.name);
     assert_eq!(group.check.path, Some(path), "K-28");
     let check = (group.check.protocol, group.check.port);
     assert_eq!(check, (CheckProtocol::Http, Some(10290)));
@@ -1003,4 +1003,28 @@ fn aws613_zd33_a_pod_that_agents_answer_for_keeps_its_flows_when_its_health_fail
     );
     let explicit = [("aws-load-balancer-healthcheck-port", "9000")];
     assert!(group_of(&annotated(service, &explicit)).is_none(), "ZD-32");
+}
+
+#[test]
+fn zd14_flows_come_from_the_subnets_of_the_services_own_load_balancers() {
+    use crate::cloud::aws::{listed::sources, model::Observed, resolve::resolve, testkit};
+    let service = tls_service();
+    let resolution = resolve(&settings(), &service, None);
+    let intent = testkit::intent(&service, resolution, &[]);
+    let balancer = |uid: &str, subnets: &[&str]| {
+        let mut balancer = live(Scheme::Internal, &[], subnets);
+        let tag = (names::SERVICE_UID.to_owned(), uid.to_owned());
+        balancer.tags.extend([tag]);
+        balancer
+    };
+    let seen = Observed {
+        balancers: vec![
+            balancer(UID_A, &["subnet-1", "subnet-2"]),
+            balancer(UID_B, &["subnet-3"]),
+        ],
+        network: std::sync::Arc::new(three()),
+        ..Observed::default()
+    };
+    let expected = ["192.168.0.0/18".parse().unwrap()];
+    assert_eq!(sources(&intent, &seen), expected, "ZD-14");
 }
