@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use onehop_core::crd::{
-    ClientIp, ClusterFacts, LateFlows, LocalPort, NodeInstall, NodeTarget, ServiceRef,
+    ClientIp, ClusterFacts, HealthBy, LateFlows, LocalPort, NodeInstall, NodeTarget, ServiceRef,
     TargetHealth, TargetMode, TargetState, Vip, VipPort,
 };
 use onehop_core::endpoint::Endpoint;
@@ -74,7 +74,7 @@ impl Register {
         &mut self,
         index: &Index,
         service: &ServiceSpec,
-        intent: &Intent,
+        (intent, sources): (&Intent, &[Cidr]),
         listed: &[Listed],
         now: Time,
     ) -> News {
@@ -82,7 +82,7 @@ impl Register {
         let bounds = (membership.hold_max_seconds, membership.tail_max_seconds);
         self.bounds.insert(service.key.clone(), bounds);
         let old = self.services.remove(&service.key).unwrap_or_default();
-        let new = OfService::new(index, service, intent, listed, &old, now);
+        let new = OfService::new(index, service, (intent, sources), listed, &old, now);
         let new = new.after(&old, now);
         let first = self.known.insert(service.key.clone());
         let mut news = News::default();
@@ -253,7 +253,7 @@ impl OfService {
     fn new(
         index: &Index,
         service: &ServiceSpec,
-        intent: &Intent,
+        (intent, sources): (&Intent, &[Cidr]),
         listed: &[Listed],
         old: &Self,
         now: Time,
@@ -264,6 +264,7 @@ impl OfService {
             pods: endpoints.iter().map(|(_, e)| (e.address, e)).collect(),
             service,
             intent,
+            sources,
             old,
             now,
         };
@@ -345,6 +346,8 @@ struct Maker<'a> {
     pods: HashMap<IpAddr, &'a Endpoint>,
     service: &'a ServiceSpec,
     intent: &'a Intent,
+    /// Where the load balancer has its interfaces.
+    sources: &'a [Cidr],
     old: &'a OfService,
     now: Time,
 }
@@ -363,6 +366,7 @@ impl Maker<'_> {
         let spec = &self.intent.spec;
         let port = spec.ports.iter().find(|port| port.key() == one.port);
         let client_ip = port.map_or(ClientIp::Preserve, |port| port.client_ip);
+        let health = port.and_then(|port| port.health.as_ref()).map(|h| h.by);
         // With its own address the load balancer's flows come from where it has its interfaces (ZD-14).
         let any_outside = client_ip == ClientIp::Preserve;
         let target = NodeTarget {
@@ -373,12 +377,16 @@ impl Maker<'_> {
             target_port: one.key.port,
             pod_uid: pod.uid.clone(),
             pod_name: pod.name.clone(),
-            // Pod health is the traffic port's until agents answer for pods.
-            health: TargetHealth::None,
-            sources: if any_outside {
-                Vec::new()
+            health: if health == Some(HealthBy::Agent) {
+                TargetHealth::Agent
             } else {
+                TargetHealth::None
+            },
+            // Beside flows from anywhere they are those of probes (ZD-14).
+            sources: if self.sources.is_empty() && !any_outside {
                 spec.sources.clone()
+            } else {
+                self.sources.to_vec()
             },
             any_outside,
             client_ip,

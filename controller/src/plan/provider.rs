@@ -9,8 +9,10 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
-use onehop_core::id::{IpFamily, PortKey, Protocol, ServiceKey, ServiceUid};
+use onehop_core::crd::{
+    AddressPool, AddressPoolStatus, HealthCheck, LoadBalancerPort, LoadBalancerSpec,
+};
+use onehop_core::id::{Cidr, IpFamily, PortKey, Protocol, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -222,6 +224,12 @@ pub trait Provider: Send + Sync + 'static {
     /// Reads a Service's annotations and fields into the canonical spec. Pure.
     fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution;
 
+    /// The check of a pod port that agents may answer (crd.md section 6): who answers, port and path are filled in by the
+    /// caller. None where the Service's class or annotations say who answers. Pure.
+    fn agent_check(&self, _service: &ServiceSpec, _port: &LoadBalancerPort) -> Option<HealthCheck> {
+        None
+    }
+
     /// Chooses addresses from pools, for providers where that is ours to do. Pure but for the book,
     /// which remembers what was given.
     fn place(
@@ -304,6 +312,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// UIDs of the Services of this name of which something is left. Pure.
     fn left_of(&self, service: &ServiceKey, seen: &Self::Observed) -> BTreeSet<ServiceUid>;
+
+    /// Where the load balancer's own flows and probes come from, as far as the cloud tells (ZD-14). Pure.
+    fn sources(&self, _intent: &Intent, _seen: &Self::Observed) -> Vec<Cidr> {
+        Vec::new()
+    }
 
     /// The Service's targets as agents are told of them (K-20). Pure.
     fn listed(&self, intent: &Intent, seen: &Self::Observed, now: Time) -> Vec<Listed>;

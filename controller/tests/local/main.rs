@@ -17,6 +17,7 @@ mod leaders;
 mod pools;
 mod repairs;
 mod support;
+mod pod_health;
 mod world;
 
 use std::collections::BTreeMap;

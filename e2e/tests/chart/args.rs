@@ -47,7 +47,7 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
         "installId": "blue", "loadBalancerClass": ["example.com/a"], "claimClassless": true, "membership": "compat",
         "metricsPort": 9080, "healthPort": 9081,
         "leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s", "retryPeriod": "1s"},
-        "agent": {"clusterCIDR": ["10.244.0.0/16"], "nodePortAddresses": ["all"], "masqueradeAll": true, "masqueradeBit": 15},
+        "agent": {"clusterCIDR": ["10.244.0.0/16"], "nodePortAddresses": ["all"], "masqueradeAll": true, "masqueradeBit": 15, "podHealthPort": 10291},
     }));
     let rendered = chart.render(&values)?;
     let config = controller_config(rendered.controller()?)?;
@@ -70,6 +70,8 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
         config.defaults.membership,
         onehop_core::crd::MembershipPolicy::Compat
     );
+    let asked = config.settings.pod_health.map(|of| of.port);
+    assert_eq!(asked, Some(10291), "ZD-35");
     let election = config.election.context("an election")?;
     assert_eq!(election.namespace.as_deref(), Some(NAMESPACE));
     // Only this Lease may be read and changed.
@@ -86,6 +88,7 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
     assert_eq!(config.nodeport_addresses, agent::NodePortAddresses::All);
     assert!(config.masquerade_all);
     assert_eq!(config.masquerade_mark, 1 << 15);
+    assert_eq!(config.pod_health_port, Some(10291), "ZD-35");
     Ok(())
 }
 

@@ -1,12 +1,14 @@
 //! Rollouts and kills under load, one after another: they measure, so nothing else should run beside them.
 
 mod agent_killed;
+mod cells;
 mod changes;
 mod controller_killed;
 mod graceful;
 mod guard;
 mod instant;
 mod leader_changes;
+mod pod_health;
 mod promise;
 mod scaled;
 mod support;

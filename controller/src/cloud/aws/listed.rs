@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use onehop_core::crd::TargetState;
+use onehop_core::id::Cidr;
 use onehop_core::time::Time;
 
-use super::model::{Observed, Tagged};
+use super::model::{GroupProtocol, Observed, Tagged};
 use super::wanted::{decide, groups_of, known_targets, mode_of, port_of};
 use crate::plan::membership::{Action, CloudState, State, TargetKey};
 use crate::plan::{Intent, Listed};
@@ -18,8 +19,9 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
         let key = port.key();
         let mut in_mode = false;
         for group in groups_of(intent, port.port, seen) {
-            // A merged group is listed once, for its first port.
-            if port_of(intent, group).as_ref() != Some(&key) {
+            // Of a merged group both ports have all targets.
+            let merged = group.protocol == GroupProtocol::TcpUdp;
+            if !merged && port_of(intent, group).as_ref() != Some(&key) {
                 in_mode = true;
                 continue;
             }
@@ -59,6 +61,17 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
         }
     }
     all
+}
+
+/// The subnets in which the Service's load balancers have their interfaces (ZD-14).
+pub(super) fn sources(intent: &Intent, seen: &Observed) -> Vec<Cidr> {
+    let own = seen
+        .balancers
+        .iter()
+        .filter(|b| b.uid().as_ref() == Some(&intent.uid));
+    let subnets = own.flat_map(|b| b.subnets.keys());
+    let known = subnets.filter_map(|id| seen.network.subnets.get(id));
+    Cidr::aggregate(known.flat_map(|subnet| subnet.cidr.iter().chain(&subnet.ipv6).copied()))
 }
 
 /// Targets of a group that is on its way out drain, whatever the cloud says of them yet.

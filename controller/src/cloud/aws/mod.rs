@@ -23,8 +23,10 @@ mod wanted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
-use onehop_core::id::{ServiceKey, ServiceUid};
+use onehop_core::crd::{
+    AddressPool, AddressPoolStatus, HealthCheck, LoadBalancerPort, LoadBalancerSpec,
+};
+use onehop_core::id::{Cidr, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -72,6 +74,14 @@ impl Provider for Aws {
 
     fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution {
         resolve::resolve(&self.settings, service, last_good)
+    }
+
+    fn sources(&self, intent: &Intent, seen: &Observed) -> Vec<Cidr> {
+        listed::sources(intent, seen)
+    }
+
+    fn agent_check(&self, service: &ServiceSpec, port: &LoadBalancerPort) -> Option<HealthCheck> {
+        health::agent_check(service, port)
     }
 
     fn place(

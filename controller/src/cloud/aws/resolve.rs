@@ -47,6 +47,7 @@ pub fn resolve(
         }
     }
     refusals.extend(node_ports(&ports));
+    merged_see_clients(&mut ports);
     let spec = if refusals.is_empty() {
         Some(spec(settings, service, wishes, ports, last_good))
     } else {
@@ -205,6 +206,17 @@ fn unequal(a: &PortKey, b: &PortKey, number: u16, what: &str) -> Refusal {
     let message =
         format!("ports {a} and {b} are one listener on {number}: their {what} must be equal");
     refusal("FailedBuildModel", message)
+}
+
+/// A group of TCP and UDP shows targets the client's address, as one of UDP does (AWS-771).
+fn merged_see_clients(ports: &mut [LoadBalancerPort]) {
+    let of_udp = ports.iter().filter(|p| p.protocol == Protocol::Udp);
+    let numbers: Vec<u16> = of_udp.map(|p| p.port).collect();
+    for port in ports.iter_mut().filter(|p| numbers.contains(&p.port)) {
+        if port.client_ip == ClientIp::Snat {
+            port.client_ip = ClientIp::Preserve;
+        }
+    }
 }
 
 /// AWS-606: one group has one node port.

@@ -66,6 +66,12 @@ fn aws771_which_address_targets_see() {
     assert_eq!(mode(&kept), ClientIp::Preserve);
     let proxied = annotated(ip.clone(), &[("aws-load-balancer-proxy-protocol", "*")]);
     assert_eq!(mode(&proxied), ClientIp::ProxyProtocol);
+    let mut both = annotated(
+        ip.clone(),
+        &[("aws-load-balancer-enable-tcp-udp-listener", "true")],
+    );
+    both.ports = vec![tcp(53, 53, 0), udp(53, 53, 0)];
+    assert_eq!(mode(&both), ClientIp::Preserve, "TCP beside UDP");
     let mut of_udp = ip;
     of_udp.ports = vec![udp(53, 53, 0)];
     assert_eq!(mode(&of_udp), ClientIp::Preserve, "UDP, always");
