@@ -1,14 +1,24 @@
-//! Pods that accept for 5 s after SIGTERM: a rollout loses nothing, in both target modes.
+//! Pods that accept for 5 s after SIGTERM: a rollout loses nothing, in every target mode, and in node and pod mode on a
+//! real control plane, too.
 
-use crate::support::served;
+use crate::support::served_by;
 use anyhow::Result;
 use onehop_e2e::{
+    controlplane::BackEnd,
     scenario::Rollout,
-    world::{OnTerm, ServiceManifest},
+    world::{Cluster, OnTerm, ServiceManifest, WorldConfig},
 };
 
-async fn rolls_without_loss(service: ServiceManifest) -> Result<()> {
-    let (world, address) = served(service, OnTerm::ServeSeconds(5)).await?;
+fn web() -> ServiceManifest {
+    ServiceManifest::load_balancer("web", "web")
+}
+
+async fn rolls_without_loss(on: BackEnd, service: ServiceManifest) -> Result<()> {
+    let config = WorldConfig {
+        cluster: Cluster::on(on),
+        ..WorldConfig::default()
+    };
+    let (world, address) = served_by(config, service, OnTerm::ServeSeconds(5)).await?;
     let report = Rollout {
         world: &world,
         address,
@@ -25,17 +35,35 @@ async fn rolls_without_loss(service: ServiceManifest) -> Result<()> {
     world.end().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn graceful_rollout_loses_nothing_in_node_mode() -> Result<()> {
-    rolls_without_loss(ServiceManifest::load_balancer("web", "web")).await
+mod embedded {
+    use super::{BackEnd::Embedded, Result, rolls_without_loss, web};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn graceful_rollout_loses_nothing_in_node_mode() -> Result<()> {
+        rolls_without_loss(Embedded, web()).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn graceful_rollout_loses_nothing_in_vip_mode() -> Result<()> {
+        rolls_without_loss(Embedded, web().vip_mode()).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn graceful_rollout_loses_nothing_in_pod_mode() -> Result<()> {
+        rolls_without_loss(Embedded, web().pod_mode()).await
+    }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn graceful_rollout_loses_nothing_in_vip_mode() -> Result<()> {
-    rolls_without_loss(ServiceManifest::load_balancer("web", "web").vip_mode()).await
-}
+mod real {
+    use super::{BackEnd::Real, Result, rolls_without_loss, web};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn graceful_rollout_loses_nothing_in_pod_mode() -> Result<()> {
-    rolls_without_loss(ServiceManifest::load_balancer("web", "web").pod_mode()).await
+    #[tokio::test(flavor = "multi_thread")]
+    async fn graceful_rollout_loses_nothing_in_node_mode() -> Result<()> {
+        rolls_without_loss(Real, web()).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn graceful_rollout_loses_nothing_in_pod_mode() -> Result<()> {
+        rolls_without_loss(Real, web().pod_mode()).await
+    }
 }
