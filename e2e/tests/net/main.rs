@@ -30,6 +30,7 @@ mod labels;
 mod node_gone;
 mod node_ports;
 mod removal;
+mod rights;
 mod sctp;
 mod sharing;
 mod slices;
