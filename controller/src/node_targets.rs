@@ -12,7 +12,7 @@ use onehop_core::crd::{
     TargetHealth, TargetMode, TargetState, Vip, VipPort,
 };
 use onehop_core::endpoint::Endpoint;
-use onehop_core::id::{Cidr, NodeName, ServiceKey};
+use onehop_core::id::{Cidr, NodeName, PortKey, ServiceKey};
 use onehop_core::service::{ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
 
@@ -38,6 +38,16 @@ enum Entry {
 struct OfService {
     entries: Vec<(NodeName, TargetKey, Entry)>,
     vips: BTreeMap<NodeName, Vec<Vip>>,
+}
+
+/// What a provider says of a Service's targets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// The targets.
+    pub targets: Vec<Listed>,
+    /// Ports whose flows come from the load balancer's own addresses, with those; flows of the others come from anywhere
+    /// outside the cluster.
+    pub sources: BTreeMap<PortKey, Vec<Cidr>>,
 }
 
 /// What has to be written.
@@ -75,14 +85,14 @@ impl Register {
         index: &Index,
         service: &ServiceSpec,
         intent: &Intent,
-        listed: &[Listed],
+        told: &Told,
         now: Time,
     ) -> News {
         let membership = &intent.spec.membership;
         let bounds = (membership.hold_max_seconds, membership.tail_max_seconds);
         self.bounds.insert(service.key.clone(), bounds);
         let old = self.services.remove(&service.key).unwrap_or_default();
-        let new = OfService::new(index, service, intent, listed, &old, now);
+        let new = OfService::new(index, service, intent, told, &old, now);
         let new = new.after(&old, now);
         let first = self.known.insert(service.key.clone());
         let mut news = News::default();
@@ -254,7 +264,7 @@ impl OfService {
         index: &Index,
         service: &ServiceSpec,
         intent: &Intent,
-        listed: &[Listed],
+        told: &Told,
         old: &Self,
         now: Time,
     ) -> Self {
@@ -264,11 +274,12 @@ impl OfService {
             pods: endpoints.iter().map(|(_, e)| (e.address, e)).collect(),
             service,
             intent,
+            sources: &told.sources,
             old,
             now,
         };
         let mut new = Self::default();
-        for one in listed {
+        for one in &told.targets {
             if one.mode == TargetMode::Pod {
                 new.entries.extend(maker.pod(one));
                 continue;
@@ -345,6 +356,7 @@ struct Maker<'a> {
     pods: HashMap<IpAddr, &'a Endpoint>,
     service: &'a ServiceSpec,
     intent: &'a Intent,
+    sources: &'a BTreeMap<PortKey, Vec<Cidr>>,
     old: &'a OfService,
     now: Time,
 }
@@ -363,8 +375,7 @@ impl Maker<'_> {
         let spec = &self.intent.spec;
         let port = spec.ports.iter().find(|port| port.key() == one.port);
         let client_ip = port.map_or(ClientIp::Preserve, |port| port.client_ip);
-        // With its own address the load balancer's flows come from where it has its interfaces (ZD-14).
-        let any_outside = client_ip == ClientIp::Preserve;
+        let sources = self.sources.get(&one.port);
         let target = NodeTarget {
             service: self.reference(),
             port_name: one.port.name.clone(),
@@ -375,12 +386,8 @@ impl Maker<'_> {
             pod_name: pod.name.clone(),
             // Pod health is the traffic port's until agents answer for pods.
             health: TargetHealth::None,
-            sources: if any_outside {
-                Vec::new()
-            } else {
-                spec.sources.clone()
-            },
-            any_outside,
+            sources: sources.cloned().unwrap_or_default(),
+            any_outside: sources.is_none(),
             client_ip,
             allowed: None,
             state: one.state,

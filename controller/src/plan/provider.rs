@@ -9,8 +9,10 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
-use onehop_core::id::{IpFamily, PortKey, Protocol, ServiceKey, ServiceUid};
+use onehop_core::crd::{
+    AddressPool, AddressPoolStatus, ClientIp, LoadBalancerPort, LoadBalancerSpec,
+};
+use onehop_core::id::{Cidr, IpFamily, PortKey, Protocol, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -304,6 +306,16 @@ pub trait Provider: Send + Sync + 'static {
 
     /// UIDs of the Services of this name of which something is left. Pure.
     fn left_of(&self, service: &ServiceKey, seen: &Self::Observed) -> BTreeSet<ServiceUid>;
+
+    /// The ports whose targets see the load balancer's own addresses, with those: where their flows come from (ZD-14).
+    /// Flows of all other ports come from anywhere outside the cluster. Pure.
+    fn sources(&self, intent: &Intent, _seen: &Self::Observed) -> BTreeMap<PortKey, Vec<Cidr>> {
+        let own = |port: &&LoadBalancerPort| port.client_ip != ClientIp::Preserve;
+        let ports = intent.spec.ports.iter().filter(own);
+        ports
+            .map(|port| (port.key(), intent.spec.sources.clone()))
+            .collect()
+    }
 
     /// The Service's targets as agents are told of them (K-20). Pure.
     fn listed(&self, intent: &Intent, seen: &Self::Observed, now: Time) -> Vec<Listed>;

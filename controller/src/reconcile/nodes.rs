@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::memory::OfService;
 use super::{Reconciler, lock};
 use crate::index::Index;
-use crate::node_targets::Ranges;
+use crate::node_targets::{Ranges, Told};
 use crate::plan::{Intent, Provider};
 use crate::writes::WriteError;
 
@@ -39,10 +39,13 @@ impl<P: Provider> Reconciler<P> {
     /// Notes what a pass found of a Service's targets.
     pub(super) fn list_targets(&self, service: &ServiceSpec, intent: &Intent, seen: &P::Observed) {
         let now = self.clock.now();
-        let listed = self.provider.listed(intent, seen, now);
+        let told = Told {
+            targets: self.provider.listed(intent, seen, now),
+            sources: self.provider.sources(intent, seen),
+        };
         let news = {
             let index = lock(&self.index);
-            lock(&self.register).set(&index, service, intent, &listed, now)
+            lock(&self.register).set(&index, service, intent, &told, now)
         };
         self.nodes_due(
             news.nodes,
