@@ -41,7 +41,8 @@ pub struct Args {
     /// A class of Services to own beside the provider's (repeatable).
     #[arg(long, env = "ONEHOP_LOAD_BALANCER_CLASS", value_delimiter = ',')]
     load_balancer_class: Vec<String>,
-    /// Own Services without a class too.
+    /// Own Services without a class too; with provider aws those whose annotations ask aws-load-balancer-controller for
+    /// a load balancer.
     #[arg(long, env = "ONEHOP_CLAIM_CLASSLESS")]
     claim_classless: bool,
     /// What annotations may ask for, by namespace: a JSON list of rules, of which the first that chooses a namespace
@@ -222,6 +223,7 @@ impl Args {
         let aws = match self.provider {
             ProviderName::Local => None,
             ProviderName::Aws => {
+                self.aws.check_claims(&classes, self.claim_classless)?;
                 let mut aws = self
                     .aws
                     .resolve(install.clone(), cluster, proxy, switch_tail)?;
@@ -258,10 +260,10 @@ impl Args {
             settings: reconcile::Settings {
                 claim: Claim {
                     classes,
-                    classless: if self.claim_classless {
-                        Classless::Claim
-                    } else {
-                        Classless::Ignore
+                    classless: match (self.claim_classless, self.provider) {
+                        (false, _) => Classless::Ignore,
+                        (true, ProviderName::Aws) => Classless::ByAwsAnnotations,
+                        (true, _) => Classless::Claim,
                     },
                     install,
                 },
@@ -362,6 +364,28 @@ mod tests {
         let aws = Args::try_parse_from(aws.iter().chain(&base)).unwrap();
         let settings = aws.resolve().unwrap().aws.unwrap().settings;
         assert_eq!(settings.membership, Some(MembershipPolicy::Compat), "K-32");
+    }
+
+    #[test]
+    fn aws001_aws013_services_of_the_peer_are_claimed_only_where_its_service_part_is_said_to_be_off()
+     {
+        let resolve = |extra: &[&str]| {
+            let base = ["onehop-controller", "--provider", "aws"];
+            let base = base
+                .iter()
+                .chain(&["--cluster-name", "demo", "--aws-vpc-id", "vpc-1"]);
+            Args::try_parse_from(base.chain(extra)).unwrap().resolve()
+        };
+        let own = resolve(&[]).unwrap().settings.claim;
+        assert_eq!(own.classes, ["onehop.dev/aws".to_owned()].into(), "AWS-001");
+        assert_eq!(own.classless, Classless::Ignore, "AWS-001");
+        let class = ["--load-balancer-class", "service.k8s.aws/nlb"];
+        for claim in [&class[..], &["--claim-classless"][..]] {
+            let refused = resolve(claim).unwrap_err();
+            assert_eq!(refused, ArgsError::Aws(AwsArgsError::PeerActs), "AWS-013");
+            let off = ["--lbc-service-controller-disabled"];
+            assert!(resolve(&[claim, &off[..]].concat()).is_ok(), "AWS-013");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use onehop_core::crd::{
     TargetHealth, TargetMode, TargetState, Vip, VipPort,
 };
 use onehop_core::endpoint::Endpoint;
-use onehop_core::id::{Cidr, NodeName, ServiceKey};
+use onehop_core::id::{Cidr, NodeName, PortKey, ServiceKey};
 use onehop_core::service::{ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
 
@@ -38,6 +38,16 @@ enum Entry {
 struct OfService {
     entries: Vec<(NodeName, TargetKey, Entry)>,
     vips: BTreeMap<NodeName, Vec<Vip>>,
+}
+
+/// What a provider says of a Service's targets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// The targets.
+    pub targets: Vec<Listed>,
+    /// Ports whose flows come from the load balancer's own addresses, with those; flows of the others come from anywhere
+    /// outside the cluster.
+    pub sources: BTreeMap<PortKey, Vec<Cidr>>,
 }
 
 /// What has to be written.
@@ -74,15 +84,15 @@ impl Register {
         &mut self,
         index: &Index,
         service: &ServiceSpec,
-        (intent, sources): (&Intent, &[Cidr]),
-        listed: &[Listed],
+        intent: &Intent,
+        told: &Told,
         now: Time,
     ) -> News {
         let membership = &intent.spec.membership;
         let bounds = (membership.hold_max_seconds, membership.tail_max_seconds);
         self.bounds.insert(service.key.clone(), bounds);
         let old = self.services.remove(&service.key).unwrap_or_default();
-        let new = OfService::new(index, service, (intent, sources), listed, &old, now);
+        let new = OfService::new(index, service, intent, told, &old, now);
         let new = new.after(&old, now);
         let first = self.known.insert(service.key.clone());
         let mut news = News::default();
@@ -253,8 +263,8 @@ impl OfService {
     fn new(
         index: &Index,
         service: &ServiceSpec,
-        (intent, sources): (&Intent, &[Cidr]),
-        listed: &[Listed],
+        intent: &Intent,
+        told: &Told,
         old: &Self,
         now: Time,
     ) -> Self {
@@ -264,12 +274,12 @@ impl OfService {
             pods: endpoints.iter().map(|(_, e)| (e.address, e)).collect(),
             service,
             intent,
-            sources,
+            sources: &told.sources,
             old,
             now,
         };
         let mut new = Self::default();
-        for one in listed {
+        for one in &told.targets {
             if one.mode == TargetMode::Pod {
                 new.entries.extend(maker.pod(one));
                 continue;
@@ -346,8 +356,7 @@ struct Maker<'a> {
     pods: HashMap<IpAddr, &'a Endpoint>,
     service: &'a ServiceSpec,
     intent: &'a Intent,
-    /// Where the load balancer has its interfaces.
-    sources: &'a [Cidr],
+    sources: &'a BTreeMap<PortKey, Vec<Cidr>>,
     old: &'a OfService,
     now: Time,
 }
@@ -367,8 +376,7 @@ impl Maker<'_> {
         let port = spec.ports.iter().find(|port| port.key() == one.port);
         let client_ip = port.map_or(ClientIp::Preserve, |port| port.client_ip);
         let health = port.and_then(|port| port.health.as_ref()).map(|h| h.by);
-        // With its own address the load balancer's flows come from where it has its interfaces (ZD-14).
-        let any_outside = client_ip == ClientIp::Preserve;
+        let sources = self.sources.get(&one.port);
         let target = NodeTarget {
             service: self.reference(),
             port_name: one.port.name.clone(),
@@ -382,13 +390,8 @@ impl Maker<'_> {
             } else {
                 TargetHealth::None
             },
-            // Beside flows from anywhere they are those of probes (ZD-14).
-            sources: if self.sources.is_empty() && !any_outside {
-                spec.sources.clone()
-            } else {
-                self.sources.to_vec()
-            },
-            any_outside,
+            sources: sources.cloned().unwrap_or_default(),
+            any_outside: sources.is_none(),
             client_ip,
             allowed: None,
             state: one.state,

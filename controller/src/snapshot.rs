@@ -16,6 +16,7 @@ use onehop_core::node::NodeView;
 use onehop_core::service::{ServiceKind, ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
 
+use crate::cloud::aws::annotations;
 use crate::index::{Index, PodLife};
 use crate::plan::membership::{Guard, Member, Owner, Serving, State, TargetKey};
 use crate::plan::{Departed, Members, PortMembers};
@@ -38,6 +39,8 @@ pub enum Classless {
     Ignore,
     /// They are ours.
     Claim,
+    /// Those whose annotations ask aws-load-balancer-controller for a load balancer are (AWS-002).
+    ByAwsAnnotations,
 }
 
 /// How a Service stands to us.
@@ -59,7 +62,11 @@ impl Claim {
             && service.deleted.is_none()
             && match &service.class {
                 Some(class) => self.classes.contains(class),
-                None => self.classless == Classless::Claim,
+                None => match self.classless {
+                    Classless::Ignore => false,
+                    Classless::Claim => true,
+                    Classless::ByAwsAnnotations => annotations::ask_the_peer(service),
+                },
             };
         let was_ours = service.finalizers.iter().any(|f| f == SERVICE_FINALIZER)
             || object.is_some_and(|o| self.made(o) && o.spec.service_uid == service.uid);

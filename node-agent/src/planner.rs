@@ -226,10 +226,28 @@ impl Planner {
         self.claims.winner(front)
     }
 
-    /// Compiles these Services, and those that win or lose a frontend by it.
+    /// Compiles these Services, and those that win or lose a frontend by it. Whose each frontend is is settled first: a
+    /// list of a Service that loses it in the same batch would be laid into the slots of the one that has it.
     fn compile_all(&mut self, mut queue: BTreeSet<ServiceKey>, state: &State, batch: &mut Batch) {
+        let mut due = BTreeSet::new();
         while let Some(key) = queue.pop_first() {
-            queue.extend(self.service(&key, state, batch));
+            let touched = self.claim(&key, state);
+            due.insert(key);
+            queue.extend(touched.into_iter().filter(|other| !due.contains(other)));
+        }
+        for key in due {
+            self.service(&key, state, batch);
+        }
+    }
+
+    /// Takes note of the frontends that a Service claims; returns the others that win or lose one by it.
+    fn claim(&mut self, key: &ServiceKey, state: &State) -> BTreeSet<ServiceKey> {
+        match state.service(key) {
+            Some(service) => {
+                let fronts = all_fronts(service, &state.vips(service));
+                self.claims.set(&claimant(service), fronts)
+            }
+            None => self.claims.clear(key),
         }
     }
 
@@ -275,22 +293,10 @@ impl Planner {
         self.ledger.elements()
     }
 
-    /// Compiles one Service into the ledger; returns others whose frontends it gained or lost.
-    fn service(
-        &mut self,
-        key: &ServiceKey,
-        state: &State,
-        batch: &mut Batch,
-    ) -> BTreeSet<ServiceKey> {
+    /// Compiles one Service into the ledger.
+    fn service(&mut self, key: &ServiceKey, state: &State, batch: &mut Batch) {
         let endpoints = state.endpoints(key);
         let service = state.service(key);
-        let touched = match service {
-            Some(service) => {
-                let fronts = all_fronts(service, &state.vips(service));
-                self.claims.set(&claimant(service), fronts)
-            }
-            None => self.claims.clear(key),
-        };
         let mut compiled = service
             .map(|service| self.compile(service, &endpoints, state))
             .unwrap_or_default();
@@ -306,7 +312,6 @@ impl Planner {
         self.summarise(key, compiled, batch);
         let ready = LocalReady::of(&endpoints, &state.here().node);
         batch.services.push((key.clone(), ready));
-        touched
     }
 
     fn compile(&self, service: &ServiceSpec, endpoints: &Endpoints, state: &State) -> Compiled {

@@ -333,6 +333,31 @@ proptest! {
     }
 }
 
+/// S-33, S-121: the Service that is compiled first after a restart is not the one that has the node port.
+#[test]
+fn s121_a_restart_beside_a_lost_claim_moves_no_slot() {
+    let mut state = synced(Mode::Beside);
+    let (mut older, mut newer) = (service("s2", 3), service("s1", 2));
+    newer.created = onehop_core::time::Time::from_millis(9);
+    for of_both in [&mut older, &mut newer] {
+        of_both.ports = vec![port(Protocol::Tcp, 80, Some(30_002))];
+    }
+    for change in [
+        put(older),
+        put(newer),
+        put_slice("e0", "s2", &[ep(1), ep(6)]),
+        put_slice("e1", "s1", &[ep(6)]),
+    ] {
+        state.apply(change);
+    }
+    let (mut planner, mut kernel) = (Planner::new(Elements::new()), Kernel::default());
+    commit(&mut planner, &mut state, &mut kernel);
+    let mut planner = Planner::new(kernel.0.clone());
+    state.touch_all();
+    let change = planner.plan(&mut state, &[addr("10.0.1.1")]).change;
+    assert!(change.writes_nothing(), "S-121: {change:?}");
+}
+
 fn commit(planner: &mut Planner, state: &mut State, kernel: &mut Kernel) -> ElementChange {
     let change = planner.plan(state, &[addr("10.0.1.1")]).change;
     kernel.commit(&change);

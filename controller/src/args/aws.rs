@@ -1,7 +1,7 @@
 //! Flags of provider aws: names and defaults of aws-load-balancer-controller where it has them (AWS-820),
 //! so that its argument list still means the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
@@ -12,8 +12,15 @@ use crate::cloud::aws::client::Access;
 use crate::cloud::aws::settings::{BackendGroup, Gate, RulePorts, Settings};
 use crate::cloud::local::resolve::NodeProxy;
 
+/// Class of aws-load-balancer-controller's Services.
+const PEER_CLASS: &str = "service.k8s.aws/nlb";
+
 /// As they are written.
 #[derive(Clone, Debug, Args)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "flags as they are written; what they mean together is resolved into enums"
+)]
 pub(super) struct AwsArgs {
     /// Region; from the environment if not given (provider aws).
     #[arg(long, env = "ONEHOP_AWS_REGION")]
@@ -62,6 +69,10 @@ pub(super) struct AwsArgs {
     /// Gates by name, as EnableIPTargetType=false (provider aws).
     #[arg(long, env = "ONEHOP_FEATURE_GATES", value_delimiter = ',')]
     feature_gates: Vec<String>,
+    /// Says that aws-load-balancer-controller runs with its feature gate EnableServiceController=false, or not at all:
+    /// without it Services of its class, or without a class, cannot be claimed (provider aws).
+    #[arg(long, env = "ONEHOP_LBC_SERVICE_CONTROLLER_DISABLED")]
+    lbc_service_controller_disabled: bool,
     /// Seconds that a replaced load balancer serves on, while clients may know its name (provider aws).
     #[arg(long, env = "ONEHOP_DNS_GRACE_SECONDS", default_value_t = 900)]
     dns_grace_seconds: u32,
@@ -94,6 +105,14 @@ pub enum AwsArgsError {
     /// The provider needs a flag.
     #[error("--provider aws needs --{0}")]
     Missing(&'static str),
+    /// Two controllers would act on the same Services (AWS-013).
+    #[error(
+        "claiming Services of class {class} or without a class takes them over from aws-load-balancer-controller: \
+         run it with feature gate EnableServiceController=false, or not at all, and say so by \
+         --lbc-service-controller-disabled",
+        class = PEER_CLASS
+    )]
+    PeerActs,
     /// A flag holds something else than it should.
     #[error("--{flag}: {value:?} is not {wanted}")]
     Wrong {
@@ -107,6 +126,19 @@ pub enum AwsArgsError {
 }
 
 impl AwsArgs {
+    /// AWS-013: nothing of the peer's is claimed while it may still act.
+    pub(super) fn check_claims(
+        &self,
+        classes: &BTreeSet<String>,
+        classless: bool,
+    ) -> Result<(), AwsArgsError> {
+        let of_peer = classless || classes.contains(PEER_CLASS);
+        if of_peer && !self.lbc_service_controller_disabled {
+            return Err(AwsArgsError::PeerActs);
+        }
+        Ok(())
+    }
+
     pub(super) fn resolve(
         &self,
         install: InstallId,

@@ -34,7 +34,7 @@ impl Claims {
     /// As annotations.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         let classes: Vec<_> = self.classes.iter().map(String::as_str).collect();
-        let classless = self.classless == Classless::Claim;
+        let classless = self.classless != Classless::Ignore;
         [
             (CLASSES, classes.join(",")),
             (CLASSLESS, classless.to_string()),
@@ -70,8 +70,8 @@ impl Claims {
         if let Some(class) = self.classes.intersection(&other.classes).next() {
             return Some(format!("class {class}"));
         }
-        let both = (self.classless, other.classless) == (Classless::Claim, Classless::Claim);
-        both.then(|| "Services without a class".to_owned())
+        let some = |claims: &Self| claims.classless != Classless::Ignore;
+        (some(self) && some(other)).then(|| "Services without a class".to_owned())
     }
 }
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use onehop_core::crd::{
-    AddressPool, AddressPoolStatus, HealthCheck, LoadBalancerPort, LoadBalancerSpec,
+    AddressPool, AddressPoolStatus, ClientIp, HealthCheck, LoadBalancerPort, LoadBalancerSpec,
 };
 use onehop_core::id::{Cidr, IpFamily, PortKey, Protocol, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
@@ -313,9 +313,14 @@ pub trait Provider: Send + Sync + 'static {
     /// UIDs of the Services of this name of which something is left. Pure.
     fn left_of(&self, service: &ServiceKey, seen: &Self::Observed) -> BTreeSet<ServiceUid>;
 
-    /// Where the load balancer's own flows and probes come from, as far as the cloud tells (ZD-14). Pure.
-    fn sources(&self, _intent: &Intent, _seen: &Self::Observed) -> Vec<Cidr> {
-        Vec::new()
+    /// The ports whose targets see the load balancer's own addresses, with those: where their flows come from (ZD-14).
+    /// Flows of all other ports come from anywhere outside the cluster. Pure.
+    fn sources(&self, intent: &Intent, _seen: &Self::Observed) -> BTreeMap<PortKey, Vec<Cidr>> {
+        let own = |port: &&LoadBalancerPort| port.client_ip != ClientIp::Preserve;
+        let ports = intent.spec.ports.iter().filter(own);
+        ports
+            .map(|port| (port.key(), intent.spec.sources.clone()))
+            .collect()
     }
 
     /// The Service's targets as agents are told of them (K-20). Pure.

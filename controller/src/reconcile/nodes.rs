@@ -17,7 +17,7 @@ use super::memory::OfService;
 use super::pace::Urgency;
 use super::{Reconciler, lock};
 use crate::index::Index;
-use crate::node_targets::Ranges;
+use crate::node_targets::{Ranges, Told};
 use crate::plan::{Intent, Provider};
 use crate::writes::WriteError;
 
@@ -31,11 +31,13 @@ impl<P: Provider> Reconciler<P> {
     /// Notes what a pass found of a Service's targets.
     pub(super) fn list_targets(&self, service: &ServiceSpec, intent: &Intent, seen: &P::Observed) {
         let now = self.clock.now();
-        let listed = self.provider.listed(intent, seen, now);
-        let sources = self.provider.sources(intent, seen);
+        let told = Told {
+            targets: self.provider.listed(intent, seen, now),
+            sources: self.provider.sources(intent, seen),
+        };
         let news = {
             let index = lock(&self.index);
-            lock(&self.register).set(&index, service, (intent, &sources), &listed, now)
+            lock(&self.register).set(&index, service, intent, &told, now)
         };
         let urgency = if news.at_once {
             Urgency::AtOnce

@@ -4,14 +4,16 @@
 mod print;
 mod report;
 
-pub use report::{ModeReport, Report};
+pub use report::{ModeReport, PhaseCalls, Report};
 
 use crate::{
     controlplane::{BackEnd, OnLoopback},
     scenario::{Rollout, RolloutReport, timeline, trace},
-    world::{Cluster, OnTerm, ServiceManifest, World, WorldConfig, deployment, first_answer},
+    world::{
+        CloudKind, Cluster, OnTerm, ServiceManifest, World, WorldConfig, deployment, first_answer,
+    },
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use onehop_runtime::clock::Clock;
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
@@ -26,6 +28,9 @@ const DEPLOYMENT: &str = "web";
 #[derive(Debug, Parser)]
 #[command(name = "./e2e/run demo")]
 pub struct Args {
+    /// Whose APIs the cloud speaks: its own, or those of AWS (EC2 and ELB, Network Load Balancers).
+    #[arg(long, value_enum, default_value_t)]
+    provider: CloudKind,
     /// Only this target mode; without it, node and pod, one after the other.
     #[arg(long, value_enum)]
     mode: Option<Mode>,
@@ -47,11 +52,13 @@ pub struct Args {
 /// What the load balancer's targets are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Mode {
-    /// Node address and node port.
+    /// Node address and node port; on AWS the node's instance.
+    #[value(alias = "instance")]
     Node,
     /// Pod address and target port (`allocateLoadBalancerNodePorts: false`).
+    #[value(alias = "ip")]
     Pod,
-    /// Node, with the load balancer's address kept as destination (`onehop.dev/target: vip`, no node ports).
+    /// Not on AWS: node, with the load balancer's address kept as destination (`onehop.dev/target: vip`, no node ports).
     Vip,
 }
 
@@ -64,8 +71,9 @@ impl Mode {
         }
     }
 
-    fn service(self) -> ServiceManifest {
-        let service = ServiceManifest::load_balancer(&format!("web-{}", self.name()), DEPLOYMENT);
+    fn service(self, cloud: CloudKind) -> ServiceManifest {
+        let name = format!("web-{}", self.name());
+        let service = ServiceManifest::load_balancer(&name, DEPLOYMENT).of_cloud(cloud);
         match self {
             Self::Node => service,
             Self::Pod => service.pod_mode(),
@@ -76,10 +84,16 @@ impl Mode {
 
 /// Runs the demo. Ctrl-C or SIGTERM end it early, and clean up all the same.
 pub async fn run(args: Args) -> Result<()> {
+    let vip = args.mode == Some(Mode::Vip);
+    ensure!(
+        !(vip && args.provider == CloudKind::Aws),
+        "--mode vip: AWS has no such targets; use node (instance) or pod (ip)"
+    );
     let seed = args.seed.unwrap_or_else(any_seed);
     print::headline(&format!("a cluster of network namespaces (seed {seed})"));
     let config = WorldConfig {
         seed,
+        cloud: args.provider,
         cluster: Cluster::on(args.control_plane),
         keep_logs: false,
         progress: print::step,
@@ -93,8 +107,8 @@ pub async fn run(args: Args) -> Result<()> {
         report = show(&world, &args, seed) => Some(report),
         () = interrupted() => None,
     };
-    if args.keep && matches!(report, Some(Ok(_))) {
-        let _open = keep(&world)?;
+    if let (true, Some(Ok(report))) = (args.keep, &report) {
+        let _open = keep(&world, report)?;
         interrupted().await;
     }
     print::step("cleaning up");
@@ -112,9 +126,10 @@ pub async fn run(args: Args) -> Result<()> {
 }
 
 /// Opens the API server to programs of this machine, and says what to try.
-fn keep(world: &World) -> Result<OnLoopback> {
+fn keep(world: &World, report: &Report) -> Result<OnLoopback> {
     let (open, kubeconfig) = world.on_loopback()?;
-    print::things_to_try(world, &kubeconfig);
+    let mode = report.modes.values().next().context("no mode was shown")?;
+    print::things_to_try(world, &kubeconfig, mode.address);
     Ok(open)
 }
 
@@ -148,21 +163,22 @@ async fn show(world: &World, args: &Args, seed: u64) -> Result<Report> {
         modes: BTreeMap::new(),
     };
     for mode in modes {
-        let found = show_mode(world, mode, args.keep).await?;
+        let found = show_mode(world, mode, args).await?;
         report.modes.insert(mode.name().to_owned(), found);
     }
     Ok(report)
 }
 
-async fn show_mode(world: &World, mode: Mode, keep: bool) -> Result<ModeReport> {
+async fn show_mode(world: &World, mode: Mode, args: &Args) -> Result<ModeReport> {
     print::headline(&format!("target mode {}", mode.name()));
+    let mut calls = Calls::begin(world);
     let begun = world.clock.now();
     let graceful = OnTerm::ServeSeconds(GRACE_SECONDS);
     world
         .objects
         .apply(deployment(DEPLOYMENT, 4, graceful))
         .await?;
-    let service = mode.service().json();
+    let service = mode.service(args.provider).json();
     let name = service["metadata"]["name"]
         .as_str()
         .context("the Service has a name")?
@@ -188,14 +204,18 @@ async fn show_mode(world: &World, mode: Mode, keep: bool) -> Result<ModeReport> 
     ));
     let (hops, answers) = trace(world, address).await?;
     print::hops(world, address, &hops, &answers);
+    calls.end_of("create, first answers");
     let rollouts = show_rollouts(world, address).await?;
-    if !keep {
+    calls.end_of("rollouts");
+    if !args.keep {
         world.objects.delete_service(&name).await?;
         world.service_gone(&name).await?;
         print::step(&format!(
             "Service {name} deleted: its load balancer, address and rules are gone"
         ));
+        calls.end_of("delete");
     }
+    print::calls(&calls.phases);
     let client_ip_seen = answers
         .first()
         .context("nothing answered")?
@@ -203,12 +223,44 @@ async fn show_mode(world: &World, mode: Mode, keep: bool) -> Result<ModeReport> 
         .ip()
         .to_string();
     Ok(ModeReport {
-        address: address.to_string(),
+        address,
         hops,
         client_ip_seen,
         first_answer_s,
         rollouts,
+        calls: calls.phases,
     })
+}
+
+/// Counts of API calls by phase, where the cloud counts them.
+struct Calls<'a> {
+    world: &'a World,
+    last: BTreeMap<String, u64>,
+    phases: Vec<PhaseCalls>,
+}
+
+impl<'a> Calls<'a> {
+    fn begin(world: &'a World) -> Self {
+        Self {
+            world,
+            last: world.aws_calls(),
+            phases: Vec::new(),
+        }
+    }
+
+    /// Notes what was called since the last phase ended.
+    fn end_of(&mut self, phase: &str) {
+        let now = self.world.aws_calls();
+        let spent = now
+            .iter()
+            .map(|(call, n)| (call.clone(), n - self.last.get(call).unwrap_or(&0)));
+        let calls: BTreeMap<_, _> = spent.filter(|(_, n)| *n > 0).collect();
+        if !now.is_empty() {
+            let phase = phase.to_owned();
+            self.phases.push(PhaseCalls { phase, calls });
+        }
+        self.last = now;
+    }
 }
 
 /// Both kinds of pod, each rolled out under load.

@@ -1,6 +1,6 @@
 //! What the demo prints: one line a step.
 
-use super::report::Report;
+use super::report::{PhaseCalls, Report};
 use crate::{
     scenario::{Hop, RolloutReport, TimelineEntry},
     traffic::Answer,
@@ -85,15 +85,27 @@ pub(super) fn rollout(kind: &str, report: &RolloutReport, from: Time, entries: &
     }
 }
 
+/// What was called, phase by phase.
+pub(super) fn calls(phases: &[PhaseCalls]) {
+    for PhaseCalls { phase, calls } in phases {
+        println!("    API calls, {phase}: {}", calls.values().sum::<u64>());
+        for (call, n) in calls {
+            println!("      {call:<54} {n:>4}");
+        }
+    }
+}
+
 /// What a person can do with a world that is kept.
-pub(super) fn things_to_try(world: &World, kubeconfig: &Path) {
+pub(super) fn things_to_try(world: &World, kubeconfig: &Path, address: SocketAddr) {
     headline("everything runs until Ctrl-C; in another terminal:");
     println!("    export KUBECONFIG={}", kubeconfig.display());
     println!("    kubectl get services,pods,olb -o wide");
     println!("    kubectl rollout restart deployment/web && kubectl get olb -w");
     let client = world.client.netns().name();
     println!(
-        "    ip netns exec {client} bash -c 'read line </dev/tcp/198.51.100.10/80; echo $line'"
+        "    ip netns exec {client} bash -c 'read line </dev/tcp/{}/{}; echo $line'",
+        address.ip(),
+        address.port()
     );
     let node = world
         .kubelets

@@ -16,7 +16,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use std::net::Ipv4Addr;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Access key of the controller, and its secret.
 pub(super) const KEY: (&str, &str) = ("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY");
@@ -63,6 +63,11 @@ pub(super) fn account(cloud: Cloud, zones: &[&str]) -> Aws {
     aws
 }
 
+/// Id of the machine of the node with this number.
+pub(super) fn machine_id(index: usize) -> String {
+    format!("i-{index:017x}")
+}
+
 /// Makes each node a machine, as a cloud controller manager tells the API server.
 pub(super) async fn machines(
     aws: &Aws,
@@ -72,7 +77,7 @@ pub(super) async fn machines(
 ) -> Result<()> {
     let nodes: Api<Node> = Api::all(plane.client());
     for (index, (kubelet, zone)) in kubelets.iter().zip(zones.iter().cycle()).enumerate() {
-        let id = format!("i-{index:017x}");
+        let id = machine_id(index);
         aws.add_machine(Machine {
             id: id.clone(),
             address: kubelet.node().address().into(),
@@ -88,9 +93,23 @@ pub(super) async fn machines(
 }
 
 impl World {
+    /// The id of a node's machine, in a world on AWS.
+    pub fn machine(&self, node: &str) -> Result<String> {
+        let index = self.kubelets.iter().position(|k| k.node().name() == node);
+        index
+            .map(machine_id)
+            .with_context(|| format!("no node {node}"))
+    }
+
     /// AWS, in a world on it.
     pub fn aws(&self) -> Result<&Aws> {
         self.local.aws.as_ref().context("this world is not on AWS")
+    }
+
+    /// Calls of AWS's APIs so far; none in a world that is not on AWS.
+    pub fn aws_calls(&self) -> BTreeMap<String, u64> {
+        let aws = self.local.aws.as_ref();
+        aws.map(Aws::calls).unwrap_or_default()
     }
 
     /// The host name that a Service has got, once it has one.

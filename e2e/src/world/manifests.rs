@@ -1,5 +1,6 @@
 //! The manifests that scenarios apply, as a user would write them.
 
+use super::CloudKind;
 use serde_json::{Value, json};
 
 /// How a pod's server behaves when it is told to end.
@@ -113,6 +114,29 @@ impl ServiceManifest {
     pub fn annotated(mut self, key: &str, value: &str) -> Self {
         self.0["metadata"]["annotations"][key] = json!(value);
         self
+    }
+
+    /// Of this cloud's class. On AWS reachable from outside, both protocols on one listener, and judged as quickly as
+    /// its health checks allow.
+    #[must_use]
+    pub fn of_cloud(self, cloud: CloudKind) -> Self {
+        let annotations = [
+            ("scheme", "internet-facing"),
+            ("enable-tcp-udp-listener", "true"),
+            ("healthcheck-interval", "5"),
+            ("healthcheck-timeout", "2"),
+            ("healthcheck-healthy-threshold", "2"),
+        ];
+        match cloud {
+            CloudKind::Local => self,
+            CloudKind::Aws => annotations.iter().fold(
+                self.with("loadBalancerClass", json!("onehop.dev/aws")),
+                |service, (key, value)| {
+                    let key = format!("service.beta.kubernetes.io/aws-load-balancer-{key}");
+                    service.annotated(&key, value)
+                },
+            ),
+        }
     }
 
     /// Without our proxy's label: for the node's own proxy.

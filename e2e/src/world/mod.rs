@@ -42,6 +42,7 @@ use crate::{
     traffic::SocketSource,
 };
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use e2e_cloud::{Cloud, engine::Profile, scale::Speeds};
 use e2e_fabric::{ClientNet, Drop, Fabric, FabricConfig, Netns, WorldTag};
 use e2e_kubelet::Kubelet;
@@ -136,9 +137,10 @@ impl Cluster {
 }
 
 /// Whose APIs the fake cloud speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum CloudKind {
     /// Its own.
+    #[default]
     Local,
     /// Those of AWS, and it behaves as Network Load Balancers do.
     Aws,

@@ -3,7 +3,7 @@
 use super::{World, agent_name, eventually, node_proxy};
 use anyhow::{Context, Result};
 use e2e_fabric::Netns;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{LoadBalancerIngress, Pod, Service};
 use kube::{Api, api::ListParams};
 use nix::{
     sys::signal::{Signal, kill},
@@ -46,7 +46,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until a Service has an address of its load balancer.
+    /// Waits until a Service has an address of its load balancer, by itself or behind its name.
     pub async fn lb_address(&self, name: &str) -> Result<IpAddr> {
         let what = format!("Service {name} gets the address of a load balancer");
         eventually(&self.clock, &what, WITHIN, async || {
@@ -60,9 +60,14 @@ impl World {
                 .and_then(|s| s.load_balancer)
                 .and_then(|l| l.ingress)
                 .unwrap_or_default();
+            let address = |i: &LoadBalancerIngress| match (&i.ip, &i.hostname) {
+                (Some(ip), _) => ip.parse().ok(),
+                (None, Some(host)) => self.aws().ok()?.resolve(host).first().copied(),
+                (None, None) => None,
+            };
             ingress
                 .iter()
-                .find_map(|i| i.ip.as_ref()?.parse().ok())
+                .find_map(address)
                 .ok_or_else(|| format!("ingress {ingress:?}"))
         })
         .await

@@ -4,8 +4,11 @@
 use crate::support::READY_WITHIN;
 use anyhow::{Context, Result, ensure};
 use e2e_cloud::engine::{Engine, TargetState};
-use k8s_openapi::api::core::v1::Service;
-use kube::{Api, api::DeleteParams};
+use k8s_openapi::api::core::v1::{Event, Service};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
 use onehop_e2e::{
     traffic::{ask_tcp, ask_udp},
     world::{
@@ -13,18 +16,24 @@ use onehop_e2e::{
     },
 };
 use serde_json::json;
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 const GONE_WITHIN: Duration = Duration::from_secs(30);
+/// The backend security group is shared and stays for the next Service.
+const OURS_LEFT: (usize, usize, usize) = (0, 0, 1);
 
-fn web() -> ServiceManifest {
+pub(crate) fn web() -> ServiceManifest {
+    web_of("web")
+}
+
+fn web_of(name: &str) -> ServiceManifest {
     let quick = [
         ("healthcheck-interval", "5"),
         ("healthcheck-timeout", "2"),
         ("healthcheck-healthy-threshold", "2"),
     ];
-    let manifest = ServiceManifest::load_balancer("web", "web")
+    let manifest = ServiceManifest::load_balancer(name, "web")
         .with("loadBalancerClass", json!("onehop.dev/aws"))
         .annotated(&format!("{PREFIX}scheme"), "internet-facing");
     quick.iter().fold(manifest, |manifest, (key, value)| {
@@ -33,7 +42,7 @@ fn web() -> ServiceManifest {
 }
 
 /// A world on AWS with a pod `web` on node `a`.
-async fn world() -> Result<World> {
+pub(crate) async fn world() -> Result<World> {
     let config = WorldConfig {
         cloud: CloudKind::Aws,
         ..WorldConfig::default()
@@ -51,7 +60,7 @@ async fn world() -> Result<World> {
 }
 
 /// Applies a Service and waits until a client outside gets an answer through its load balancer.
-async fn serve(world: &World, service: ServiceManifest) -> Result<SocketAddr> {
+pub(crate) async fn serve(world: &World, service: ServiceManifest) -> Result<SocketAddr> {
     world.objects.apply(service.json()).await?;
     let host = world.lb_host("web").await?;
     ensure!(
@@ -95,16 +104,15 @@ async fn judged(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Deletes the Service and waits until nothing that was made for it is left.
-async fn remove(world: &World) -> Result<()> {
+/// Deletes the Service and waits until only so many load balancers, groups and security groups are left.
+pub(crate) async fn remove(world: &World, left: (usize, usize, usize)) -> Result<()> {
     let services: Api<Service> = Api::namespaced(world.kube(), "default");
     services.delete("web", &DeleteParams::default()).await?;
     let what = "load balancer, groups, security group and finalizer go";
     eventually(&world.clock, what, GONE_WITHIN, async || {
         let counts = world.aws().map_err(|e| e.to_string())?.counts();
         let there = services.get_opt("web").await.map_err(|e| e.to_string())?;
-        // The backend group is shared and stays for the next Service.
-        if counts == (0, 0, 1) && there.is_none() {
+        if counts == left && there.is_none() {
             Ok(())
         } else {
             let finalizers = there.and_then(|s| s.metadata.finalizers);
@@ -136,7 +144,7 @@ async fn aws601_aws645_pods_behind_a_network_load_balancer_answer_tcp_and_udp_an
         // AWS-771: TCP_UDP keeps the client's address whatever the targets are.
         assert_eq!(answer.peer.ip(), client, "{transport}");
     }
-    remove(&world).await?;
+    remove(&world, OURS_LEFT).await?;
     world.end().await
 }
 
@@ -170,7 +178,7 @@ async fn aws771_ip_targets_of_tcp_see_the_load_balancer_unless_the_attribute_kee
         },
     )
     .await?;
-    remove(&world).await?;
+    remove(&world, OURS_LEFT).await?;
     world.end().await
 }
 
@@ -190,7 +198,112 @@ async fn aws404_nodes_are_targets_by_their_machines_and_policy_local_shows_the_c
             .map_err(|f| anyhow::anyhow!("{f:?}"))?;
         assert_eq!(answer.peer.ip(), world.client.address());
     }
-    remove(&world).await?;
+    remove(&world, OURS_LEFT).await?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aws430_aws951_ai17_a_machine_that_is_gone_keeps_no_other_out_and_is_named() -> Result<()> {
+    let world = world().await?;
+    let gone = world.machine("b")?;
+    world.aws()?.terminate(&gone);
+    let ports = json!([{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}]);
+    let address = serve(&world, web().with("ports", ports)).await?;
+    judged(&world).await?;
+    ask_tcp(&world.sockets, address)
+        .await
+        .map_err(|f| anyhow::anyhow!("{f:?}"))?;
+    let events: Api<Event> = Api::namespaced(world.kube(), "default");
+    let what = "an event names the target that was refused";
+    eventually(&world.clock, what, GONE_WITHIN, async || {
+        let all = events.list(&ListParams::default()).await;
+        let all = all.map_err(|e| e.to_string())?.items.into_iter();
+        let said: Vec<_> = all
+            .map(|e| (e.reason.unwrap_or_default(), e.message.unwrap_or_default()))
+            .collect();
+        let named = |(reason, text): &(String, String)| {
+            reason == "TargetInvalid" && text.contains(&gone) && text.contains("InvalidTarget")
+        };
+        if said.iter().any(named) {
+            Ok(())
+        } else {
+            Err(format!("{said:?}"))
+        }
+    })
+    .await?;
+    remove(&world, OURS_LEFT).await?;
+    world.end().await
+}
+
+/// Calls since `before`, by name.
+fn spent(world: &World, before: &BTreeMap<String, u64>) -> Result<BTreeMap<String, u64>> {
+    let now = world.aws()?.calls().into_iter();
+    let spent = now.map(|(call, n)| {
+        let n = n - before.get(&call).unwrap_or(&0);
+        (call, n)
+    });
+    Ok(spent.filter(|(_, n)| *n > 0).collect())
+}
+
+/// Waits until the controller calls nothing for longer than it waits between two polls.
+async fn at_rest(world: &World) -> Result<()> {
+    let mut last = world.aws()?.calls();
+    let what = "Services at rest cost no call";
+    eventually(&world.clock, what, Duration::from_mins(2), async || {
+        world.clock.sleep(Duration::from_secs(6)).await;
+        let spent = spent(world, &last).map_err(|e| e.to_string())?;
+        last = world.aws().map_err(|e| e.to_string())?.calls();
+        if spent.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{spent:?}"))
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aws701_aws953_a_restart_writes_nothing_and_reads_twice_for_each_service() -> Result<()> {
+    const SERVICES: u64 = 6;
+    let world = world().await?;
+    let ports = json!([{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}]);
+    let name = |n: u64| format!("web-{n}");
+    for n in 0..SERVICES {
+        let manifest = web_of(&name(n)).with("ports", ports.clone());
+        let manifest = manifest.with("allocateLoadBalancerNodePorts", json!(false));
+        let manifest = manifest.annotated(&format!("{PREFIX}nlb-target-type"), "ip");
+        world.objects.apply(manifest.json()).await?;
+    }
+    for n in 0..SERVICES {
+        world.lb_host(&name(n)).await?;
+    }
+    at_rest(&world).await?;
+    let before = world.aws()?.calls();
+    world.controller.kill()?;
+    let what = "the new controller lists what there is";
+    eventually(&world.clock, what, GONE_WITHIN, async || {
+        let spent = spent(&world, &before).map_err(|e| e.to_string())?;
+        let health = spent.get("elasticloadbalancing:DescribeTargetHealth");
+        if health.is_some_and(|n| *n >= SERVICES) {
+            Ok(())
+        } else {
+            Err(format!("{spent:?}"))
+        }
+    })
+    .await?;
+    at_rest(&world).await?;
+    let spent = spent(&world, &before)?;
+    let (reads, writes): (Vec<_>, Vec<_>) = spent
+        .iter()
+        .partition(|(call, _)| call.contains(":Describe"));
+    assert!(writes.is_empty(), "AWS-953: {spent:?}");
+    // One page of each kind of object, and their tags.
+    let pages = 6;
+    let reads: u64 = reads.into_iter().map(|(_, n)| n).sum();
+    assert!(reads <= 2 * SERVICES + pages, "AWS-701: {spent:?}");
+    for n in 0..SERVICES {
+        world.objects.delete_service(&name(n)).await?;
+    }
     world.end().await
 }
 
@@ -216,45 +329,20 @@ async fn aws700_aws703_aws841_a_service_costs_few_calls_and_none_at_rest_within_
     let before = world.aws()?.calls();
     serve(&world, manifest).await?;
     judged(&world).await?;
-    let since = |now: &std::collections::BTreeMap<String, u64>| {
-        let spent = now
-            .iter()
-            .map(|(call, n)| (call.clone(), n - before.get(call).unwrap_or(&0)));
-        spent
-            .filter(|(_, n)| *n > 0)
-            .collect::<std::collections::BTreeMap<_, _>>()
-    };
-    let spent = since(&world.aws()?.calls());
+    let spent = spent(&world, &before)?;
     let polls = spent
         .get("elasticloadbalancing:DescribeTargetHealth")
         .copied()
         .unwrap_or(0);
     let others: u64 = spent.values().sum::<u64>() - polls;
-    assert!(others <= 11, "AWS-703: {spent:?}");
+    assert!(others <= 12, "AWS-703: {spent:?}");
     assert_eq!(
         spent.get("elasticloadbalancing:DescribeLoadBalancers"),
         None,
         "AWS-701: {spent:?}"
     );
     // The last poll that sees the verdicts is allowed; then a Service at rest costs nothing.
-    let mut last = world.aws()?.calls();
-    eventually(
-        &world.clock,
-        "a Service at rest costs no call",
-        GONE_WITHIN,
-        async || {
-            world.clock.sleep(Duration::from_secs(6)).await;
-            let now = world.aws().map_err(|e| e.to_string())?.calls();
-            let quiet = now == last;
-            last = now;
-            if quiet {
-                Ok(())
-            } else {
-                Err(format!("{:?}", since(&last)))
-            }
-        },
-    )
-    .await?;
-    remove(&world).await?;
+    at_rest(&world).await?;
+    remove(&world, OURS_LEFT).await?;
     world.end().await
 }

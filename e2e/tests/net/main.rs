@@ -8,6 +8,7 @@ mod scenarios;
 
 mod affinity;
 mod aws;
+mod aws_peer;
 mod bad_input;
 mod causes;
 mod cells;

@@ -1,6 +1,7 @@
 //! Rollouts and kills under load, one after another: they measure, so nothing else should run beside them.
 
 mod agent_killed;
+mod aws;
 mod cells;
 mod changes;
 mod controller_killed;

@@ -1,15 +1,41 @@
 //! What agents are told of a Service's targets (K-20). Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onehop_core::crd::TargetState;
-use onehop_core::id::Cidr;
+use onehop_core::id::{Cidr, PortKey, Protocol};
 use onehop_core::time::Time;
 
+use super::annotations;
 use super::model::{GroupProtocol, Observed, Tagged};
-use super::wanted::{decide, groups_of, known_targets, mode_of, port_of};
+use super::resolve::keeps_client;
+use super::settings::Settings;
+use super::wanted::{balancers, decide, groups_of, known_targets, mode_of, stack};
 use crate::plan::membership::{Action, CloudState, State, TargetKey};
 use crate::plan::{Intent, Listed};
+
+/// Ports whose targets see the load balancer nodes' addresses: those are of its subnets (ZD-14).
+pub(super) fn sources(
+    settings: &Settings,
+    intent: &Intent,
+    seen: &Observed,
+) -> BTreeMap<PortKey, Vec<Cidr>> {
+    let wishes = annotations::of_options(settings, &intent.spec);
+    let ports = &intent.spec.ports;
+    let own = ports.iter().filter(|port| {
+        let merged = ports.iter().filter(|p| p.port == port.port).count() > 1;
+        !keeps_client(port.key().protocol, port.port, port.mode, merged, &wishes)
+    });
+    let wanted = stack(settings, intent, seen).map(|stack| stack.balancer.subnets);
+    let wanted = wanted.into_iter().flatten().map(|mapping| mapping.subnet);
+    let there = balancers(intent, seen);
+    let there = there.iter().flat_map(|b| b.subnets.keys().cloned());
+    let subnets: BTreeSet<String> = wanted.chain(there).collect();
+    let known = subnets.iter().filter_map(|id| seen.network.subnets.get(id));
+    let ranges = known.flat_map(|s| s.cidr.into_iter().chain(s.ipv6.iter().copied()));
+    let ranges: Vec<Cidr> = ranges.collect();
+    own.map(|port| (port.key(), ranges.clone())).collect()
+}
 
 /// Every target of every group, and those that are about to be registered in a group that does not exist
 /// yet.
@@ -18,13 +44,8 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
     for port in &intent.spec.ports {
         let key = port.key();
         let mut in_mode = false;
-        for group in groups_of(intent, port.port, seen) {
-            // Of a merged group both ports have all targets.
-            let merged = group.protocol == GroupProtocol::TcpUdp;
-            if !merged && port_of(intent, group).as_ref() != Some(&key) {
-                in_mode = true;
-                continue;
-            }
+        let groups = groups_of(intent, port.port, seen);
+        for group in groups.filter(|group| carries(group.protocol, port.protocol)) {
             let retired = group.retired().is_some();
             in_mode |= !retired && mode_of(group.target) == port.mode;
             let decision = decide(intent, group, now);
@@ -63,15 +84,13 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
     all
 }
 
-/// The subnets in which the Service's load balancers have their interfaces (ZD-14).
-pub(super) fn sources(intent: &Intent, seen: &Observed) -> Vec<Cidr> {
-    let own = seen
-        .balancers
-        .iter()
-        .filter(|b| b.uid().as_ref() == Some(&intent.uid));
-    let subnets = own.flat_map(|b| b.subnets.keys());
-    let known = subnets.filter_map(|id| seen.network.subnets.get(id));
-    Cidr::aggregate(known.flat_map(|subnet| subnet.cidr.iter().chain(&subnet.ipv6).copied()))
+/// Whether a group takes flows of a protocol: one that is merged is listed for both of its ports.
+const fn carries(group: GroupProtocol, protocol: Protocol) -> bool {
+    match group {
+        GroupProtocol::TcpUdp => true,
+        GroupProtocol::Udp => matches!(protocol, Protocol::Udp),
+        GroupProtocol::Tcp | GroupProtocol::Tls => matches!(protocol, Protocol::Tcp),
+    }
 }
 
 /// Targets of a group that is on its way out drain, whatever the cloud says of them yet.
@@ -79,5 +98,79 @@ const fn state_of(cloud: CloudState, retired: bool) -> TargetState {
     match (cloud, retired) {
         (CloudState::Draining, _) | (_, true) => TargetState::Draining,
         (_, false) => TargetState::Active,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cloud::aws::resolve::resolve;
+    use crate::cloud::aws::testkit::{
+        Model, NOW, UID_A, annotated, converge, intent, network, service, settings, udp,
+    };
+
+    /// The ranges of each port that has some, for a Service with pods as targets.
+    fn of(pairs: &[(&str, &str)], more_udp: bool) -> Vec<(String, Vec<String>)> {
+        let mut service = service(("default", "web"), UID_A, &[(80, 8080, 30080)]);
+        if more_udp {
+            service.ports.push(udp(80, 8080, 30080));
+        }
+        let service = annotated(
+            annotated(service, &[("aws-load-balancer-nlb-target-type", "ip")]),
+            pairs,
+        );
+        let intent = intent(&service, resolve(&settings(), &service, None), &[]);
+        let seen = Observed {
+            network: network(&["192.168.0.0/19", "192.168.32.0/19"]).into(),
+            ..Observed::default()
+        };
+        let all = sources(&settings(), &intent, &seen).into_iter();
+        all.map(|(port, ranges)| {
+            let ranges = ranges.iter().map(ToString::to_string).collect();
+            (port.name.to_string(), ranges)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn k20_targets_of_a_merged_group_are_listed_for_both_of_its_ports() {
+        let mut service = service(("default", "web"), UID_A, &[(80, 8080, 30080)]);
+        service.ports.push(udp(80, 8080, 30080));
+        let pairs = [
+            ("aws-load-balancer-nlb-target-type", "ip"),
+            ("aws-load-balancer-enable-tcp-udp-listener", "true"),
+        ];
+        let service = annotated(service, &pairs);
+        let intent = intent(
+            &service,
+            resolve(&settings(), &service, None),
+            &[(1, State::Ready)],
+        );
+        let mut model = Model::on(network(&["192.168.0.0/19"]));
+        let names = |all: Vec<Listed>| -> Vec<_> {
+            let all = all.into_iter();
+            all.map(|one| (one.port.name.to_string(), one.state))
+                .collect()
+        };
+        let both = ["p80", "u80"].map(|name| (name.to_owned(), TargetState::Active));
+        assert_eq!(names(listed(&intent, &model.seen, NOW)), both, "before");
+        converge(&mut model, Some(&intent), NOW);
+        assert_eq!(model.seen.groups.len(), 1);
+        assert_eq!(names(listed(&intent, &model.seen, NOW)), both, "K-20");
+    }
+
+    #[test]
+    fn aws771_flows_without_the_clients_address_come_from_the_load_balancers_subnets() {
+        let subnets = vec!["192.168.0.0/19".to_owned(), "192.168.32.0/19".to_owned()];
+        assert_eq!(of(&[], false), [("p80".to_owned(), subnets.clone())]);
+        let attributes = "aws-load-balancer-target-group-attributes";
+        let keep = (attributes, "preserve_client_ip.enabled=true");
+        assert_eq!(of(&[keep], false), []);
+        // A PROXY header does not change where packets come from.
+        let proxy = ("aws-load-balancer-proxy-protocol", "*");
+        assert_eq!(of(&[proxy], false), [("p80".to_owned(), subnets)]);
+        assert_eq!(of(&[proxy, keep], false), []);
+        let merge = ("aws-load-balancer-enable-tcp-udp-listener", "true");
+        assert_eq!(of(&[merge], true), []);
     }
 }

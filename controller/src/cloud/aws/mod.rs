@@ -26,7 +26,7 @@ use std::net::IpAddr;
 use onehop_core::crd::{
     AddressPool, AddressPoolStatus, HealthCheck, LoadBalancerPort, LoadBalancerSpec,
 };
-use onehop_core::id::{Cidr, ServiceKey, ServiceUid};
+use onehop_core::id::{Cidr, PortKey, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -160,6 +160,10 @@ impl Provider for Aws {
         let groups = seen.groups.iter().filter_map(Tagged::uid);
         let security = seen.security_groups.iter().filter_map(Tagged::uid);
         balancers.chain(groups).chain(security).collect()
+    }
+
+    fn sources(&self, intent: &Intent, seen: &Observed) -> BTreeMap<PortKey, Vec<Cidr>> {
+        listed::sources(&self.settings, intent, seen)
     }
 
     fn listed(&self, intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed> {

@@ -184,8 +184,6 @@ pub struct Balancer {
     pub scheme: Scheme,
     /// How it stands.
     pub state: BalancerState,
-    /// When it was made.
-    pub created: Time,
     /// Families.
     pub ip_type: IpType,
     /// Subnets, with the addresses in each where the service names them.
@@ -246,6 +244,19 @@ pub struct Group {
     pub used_by: Vec<String>,
     /// Targets, once read.
     pub targets: Option<BTreeMap<TargetId, TargetHealth>>,
+    /// Targets that the service refused to register.
+    pub refused: BTreeMap<TargetId, RefusedTarget>,
+}
+
+/// A target that the service refused to register (AWS-430, AWS-432).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedTarget {
+    /// Until when it is not tried again.
+    pub until: Time,
+    /// Whether it was for want of room, not for what it is.
+    pub no_room: bool,
+    /// What the service said.
+    pub why: String,
 }
 
 /// A rule of a security group, inbound.

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use onehop_core::id::Protocol;
 use onehop_core::time::Time;
 
-use super::model::{Balancer, BalancerState, HealthState, Observed, Tagged};
+use super::model::{Balancer, BalancerState, Group, HealthState, Observed, Tagged};
 use super::settings::Settings;
 use super::stack::Stack;
 use super::wanted::{
-    balancer_of, balancers, cloud_state, current_group, decide, floor, groups_of, stack, usable,
+    balancer_of, balancers, cloud_state, current_group, decide, floor, groups_of, refused, stack,
+    usable,
 };
-use crate::plan::membership::{Action, CloudState, MassRemoval};
+use crate::plan::membership::{Action, CloudState, Decision, MassRemoval};
 use crate::plan::{HostName, Intent, Notice, Outcome, PortCount, Programmed};
 
 /// State, name, ids and counts.
@@ -23,12 +24,14 @@ pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now
     }
     let mut mass_removal: Option<MassRemoval> = None;
     let mut ports = BTreeMap::new();
+    let mut left_out = Vec::new();
     for port in &intent.spec.ports {
         let mut count = PortCount::default();
         for group in groups_of(intent, port.port, seen) {
             resources.push(("targetGroup", group.arn.clone(), group.generation()));
             let decision = decide(intent, group, now);
             if group.retired().is_none() {
+                left_out.extend(left_out_of(intent, group, &decision));
                 count.held += amount(decision.with(Action::Hold).count());
                 mass_removal = mass_removal.or(decision.mass_removal);
             }
@@ -40,7 +43,9 @@ pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now
     }
     let groups = seen.security_groups.iter();
     resources.extend(groups.map(|group| ("securityGroup", group.id.clone(), 1)));
-    let mut notices = Vec::new();
+    let mut notices = left_out;
+    // A group that two ports share says it once.
+    notices.dedup();
     let programmed = match &built {
         Ok(stack) => {
             notices.extend(stack.notices.iter().cloned());
@@ -65,6 +70,29 @@ pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now
         ports,
         mass_removal,
     }
+}
+
+/// AWS-430, AWS-432: targets that the service did not take, by what it said.
+fn left_out_of(intent: &Intent, group: &Group, decision: &Decision) -> Vec<Notice> {
+    let mut by_cause: BTreeMap<(bool, &str), Vec<String>> = BTreeMap::new();
+    for (target, refused) in refused(intent, group, decision) {
+        let cause = (refused.no_room, refused.why.as_str());
+        by_cause.entry(cause).or_default().push(target.to_string());
+    }
+    let notice = |((no_room, why), targets): ((bool, &str), Vec<String>)| Notice {
+        reason: if no_room {
+            "QuotaExceeded"
+        } else {
+            "TargetInvalid"
+        },
+        message: format!(
+            "target group {} does not take {}: {why}; the others are registered, these are tried again",
+            group.name,
+            targets.join(", ")
+        ),
+        degrades: true,
+    };
+    by_cause.into_iter().map(notice).collect()
 }
 
 /// The load balancer whose name is published: the wanted one, unless it replaces another that serves while

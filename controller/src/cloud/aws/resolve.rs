@@ -3,6 +3,8 @@
 //! Everything wrong is collected; while anything is, the last good spec is carried out (I10, AWS-012).
 //! What needs the network (subnets, addresses in them) is decided by `stack`, when a plan is made.
 
+use std::collections::BTreeSet;
+
 use onehop_core::crd::{
     ClientIp, LateFlows, LoadBalancerPort, LoadBalancerSpec, Membership, MembershipPolicy,
     ProviderKind, ProviderOption, TargetMode,
@@ -39,9 +41,22 @@ pub fn resolve(
     refusals.extend(ssl_ports(service, &wishes));
     let (kept, pairs) = listeners(settings, service, &wishes, &mut notices);
     refusals.extend(pairs);
+    let merged: BTreeSet<u16> = kept
+        .iter()
+        .filter(|port| kept.iter().filter(|p| p.port == port.port).count() > 1)
+        .map(|port| port.port)
+        .collect();
     let mut ports = Vec::new();
     for port in kept {
-        match resolve_port(settings, service, port, &wishes, last_good, &mut notices) {
+        let merged = merged.contains(&port.port);
+        match resolve_port(
+            settings,
+            service,
+            (port, merged),
+            &wishes,
+            last_good,
+            &mut notices,
+        ) {
             Ok(port) => ports.push(port),
             Err(refused) => refusals.push(refused),
         }
@@ -234,7 +249,7 @@ fn node_ports(ports: &[LoadBalancerPort]) -> Vec<Refusal> {
 fn resolve_port(
     settings: &Settings,
     service: &ServiceSpec,
-    port: &ServicePort,
+    (port, merged): (&ServicePort, bool),
     wishes: &Wishes,
     last_good: Option<&LoadBalancerSpec>,
     notices: &mut Vec<Notice>,
@@ -255,7 +270,7 @@ fn resolve_port(
             _ => None,
         },
         node_port: port.node_port.filter(|_| mode == TargetMode::Node),
-        client_ip: client_ip(port, mode, wishes),
+        client_ip: client_ip(port, mode, merged, wishes),
         health: Some(health),
     })
 }
@@ -315,7 +330,7 @@ fn choose_mode(
 }
 
 /// Which address targets see (AWS-771).
-fn client_ip(port: &ServicePort, mode: TargetMode, wishes: &Wishes) -> ClientIp {
+fn client_ip(port: &ServicePort, mode: TargetMode, merged: bool, wishes: &Wishes) -> ClientIp {
     let proxied = wishes
         .proxy
         .ports
@@ -324,17 +339,28 @@ fn client_ip(port: &ServicePort, mode: TargetMode, wishes: &Wishes) -> ClientIp 
     if wishes.proxy.everywhere || proxied {
         return ClientIp::ProxyProtocol;
     }
-    let of_port = wishes.group_attributes_of.get(&port.port);
-    let asked = of_port
-        .and_then(|map| map.get(PRESERVE))
-        .or_else(|| wishes.group_attributes.get(PRESERVE));
-    let always = port.key.protocol == Protocol::Udp;
-    let preserve = asked.map_or(mode == TargetMode::Node, |value| value == "true");
-    if always || preserve {
+    if keeps_client(port.key.protocol, port.port, mode, merged, wishes) {
         ClientIp::Preserve
     } else {
         ClientIp::Snat
     }
+}
+
+/// Whether packets keep the client's address on the way to targets, whatever a header says (AWS-771): always with UDP,
+/// and with TCP that shares its listener and group with UDP (`merged`).
+pub(super) fn keeps_client(
+    protocol: Protocol,
+    number: u16,
+    mode: TargetMode,
+    merged: bool,
+    wishes: &Wishes,
+) -> bool {
+    let of_port = wishes.group_attributes_of.get(&number);
+    let asked = of_port
+        .and_then(|map| map.get(PRESERVE))
+        .or_else(|| wishes.group_attributes.get(PRESERVE));
+    let asked = asked.map_or(mode == TargetMode::Node, |value| value == "true");
+    merged || protocol == Protocol::Udp || asked
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Services, networks and a model of AWS for the pure tests of this provider.
 
+mod drive;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,6 +22,8 @@ use super::stack::{self, GroupRef, Live, Stack};
 use super::step::{AwsStep, BalancerChange, GroupChange};
 use crate::plan::membership::{Guard, Member, Owner, State, TargetKey, View};
 use crate::plan::{Intent, Machine, Members, PortMembers, Refusal, Resolution};
+
+pub(super) use drive::{converge, planned};
 
 pub(super) const NOW: Time = Time::from_millis(1_000_000_000);
 pub(super) const UID_A: &str = "bdca2bd0-bfc6-449a-88a3-03451f05f18c";
@@ -191,7 +195,6 @@ pub(super) fn live(
         dns: "LB.example".to_owned(),
         scheme,
         state: BalancerState::Active,
-        created: NOW,
         ip_type: super::model::IpType::Ipv4,
         subnets: subnets
             .iter()
@@ -270,7 +273,6 @@ impl Model {
                     name: spec.name.clone(),
                     dns: format!("{}.Example", spec.name),
                     state: BalancerState::Active,
-                    created: NOW,
                     scheme: spec.scheme,
                     ip_type: spec.ip_type,
                     subnets: subnets.collect(),
@@ -304,6 +306,7 @@ impl Model {
                     attributes: Some(BTreeMap::new()),
                     used_by: Vec::new(),
                     targets: Some(BTreeMap::new()),
+                    refused: BTreeMap::new(),
                 };
                 self.seen.groups.push(made);
             }

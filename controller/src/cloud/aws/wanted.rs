@@ -1,7 +1,7 @@
 //! Which of the observed objects are what a stack asks for, and what the membership policy says of a group
 //! that exists. Pure; used by the planner, by what is said about a Service, and to know when to look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use onehop_core::id::PortKey;
 use onehop_core::time::Time;
 
 use super::model::{
-    Balancer, BalancerState, Group, HealthState, Observed, Tagged, TargetHealth, TargetId,
-    TargetType,
+    Balancer, BalancerState, Group, HealthState, Observed, RefusedTarget, Tagged, TargetHealth,
+    TargetId, TargetType,
 };
 use super::names;
 use super::settings::Settings;
@@ -232,6 +232,20 @@ pub(super) fn policy(intent: &Intent, port: &PortKey, mode: TargetMode) -> Polic
     }
 }
 
+/// Wanted targets of a group that the service did not take (AWS-430).
+pub(super) fn refused<'a>(
+    intent: &Intent,
+    group: &'a Group,
+    decision: &Decision,
+) -> impl Iterator<Item = (&'a TargetId, &'a RefusedTarget)> {
+    let wanted: BTreeSet<TargetId> = decision
+        .with(Action::Register)
+        .filter_map(|(key, _)| target_id(key, group.target, &intent.machines))
+        .collect();
+    let all = group.refused.iter();
+    all.filter(move |(id, _)| wanted.contains(*id))
+}
+
 /// How many targets of a group take new flows, as far as the cloud tells.
 pub(super) fn usable(group: &Group) -> usize {
     let states = group.targets.iter().flatten();
@@ -293,6 +307,9 @@ pub(super) fn next_look(
         for group in seen.groups.iter().filter(own) {
             let decision = decide(intent, group, now);
             looks.extend(decision.next_look);
+            let refused = refused(intent, group, &decision);
+            let again = refused.map(|(_, refused)| refused.until);
+            looks.extend(again.filter(|at| *at > now));
             if decision.with(Action::Hold).next().is_some() {
                 looks.push(now + POLL);
             }

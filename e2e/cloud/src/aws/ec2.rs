@@ -170,7 +170,7 @@ impl Call<'_> {
             rules: BTreeMap::new(),
         };
         self.account.security_groups.insert(id.clone(), group);
-        Ok(el("return", true) + &el("groupId", &id))
+        Ok(el("groupId", &id))
     }
 
     fn delete_security_group(&mut self) -> Answer {
@@ -257,7 +257,7 @@ impl Call<'_> {
             let protocol = self.form.need(&format!("{stem}.IpProtocol"))?.to_owned();
             let number = |name: &str| -> Result<i32, Refusal> {
                 let number = self.form.number(&format!("{stem}.{name}"), (-1, 65535))?;
-                number.ok_or_else(|| Refusal::validation(format!("{name} is missing")))
+                number.ok_or_else(|| Refusal::missing(name))
             };
             let (from, to) = (number("FromPort")?, number("ToPort")?);
             let lists = [

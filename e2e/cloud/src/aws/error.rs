@@ -12,6 +12,12 @@ pub(super) struct Refusal {
     message: String,
 }
 
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)
+    }
+}
+
 impl Refusal {
     pub(super) fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self {
@@ -23,6 +29,21 @@ impl Refusal {
     /// A parameter that is missing or wrong.
     pub(super) fn validation(message: impl Into<String>) -> Self {
         Self::new("ValidationError", message)
+    }
+
+    /// A parameter that is missing.
+    pub(super) fn missing(name: &str) -> Self {
+        Self::new(MISSING, format!("{name} is missing"))
+    }
+
+    /// The same in a service's own words: `ELBv2` has one code for all that is wrong with parameters, EC2 two.
+    pub(super) fn of(self, service: &str) -> Self {
+        let code = match (service == "ec2", self.code) {
+            (true, "ValidationError") => "InvalidParameterValue",
+            (false, MISSING) => "ValidationError",
+            (_, code) => code,
+        };
+        Self { code, ..self }
     }
 
     /// Whether no answer goes out at all (FC-97).
@@ -63,6 +84,9 @@ impl Refusal {
         )
     }
 }
+
+/// EC2's code for a parameter that is missing.
+const MISSING: &str = "MissingParameter";
 
 /// Inner word for a connection that drops; never goes out.
 const LOST: &str = "lost";

@@ -21,6 +21,11 @@ impl Form {
         Ok(Self(all))
     }
 
+    pub(super) fn of(parameters: &[(&str, &str)]) -> Self {
+        let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Self(parameters.iter().map(pair).collect())
+    }
+
     /// A text, empty if it is not there.
     pub(super) fn text(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
@@ -33,7 +38,7 @@ impl Form {
 
     /// A text that has to be there.
     pub(super) fn need(&self, name: &str) -> Result<&str, Refusal> {
-        let missing = || Refusal::validation(format!("{name} is missing"));
+        let missing = || Refusal::missing(name);
         self.maybe(name)
             .filter(|text| !text.is_empty())
             .ok_or_else(missing)

@@ -79,7 +79,7 @@ impl Call<'_> {
         let protocol = self.form.need("Protocol")?.to_owned();
         if !["TCP", "UDP", "TCP_UDP"].contains(&protocol.as_str()) {
             return Err(Refusal::new(
-                "UnsupportedProtocol",
+                "InvalidConfigurationRequest",
                 format!("no data path here for {protocol}"),
             ));
         }

@@ -75,6 +75,33 @@ impl Aws {
         self.account().add_machine(machine);
     }
 
+    /// Ends a machine.
+    pub fn terminate(&self, machine: &str) {
+        self.account().machines.remove(machine);
+    }
+
+    /// One call of another program of the account, with every right and uncounted: its answer, or the code and message
+    /// of its refusal. Parameters as they are on the wire.
+    pub fn call(
+        &self,
+        service: &str,
+        action: &str,
+        parameters: &[(&str, &str)],
+    ) -> Result<String, String> {
+        let form = Form::of(parameters);
+        let mut account = self.account();
+        let mut call = Call {
+            cloud: &self.cloud,
+            account: &mut account,
+            form: &form,
+        };
+        let answer = match service {
+            "ec2" => call.ec2(action),
+            _ => call.elb(action),
+        };
+        answer.map_err(|refusal| refusal.of(service).to_string())
+    }
+
     /// What a DNS name resolves to: an address in each zone that has a healthy target, or in all when none
     /// has (FC-55).
     pub fn resolve(&self, name: &str) -> Vec<IpAddr> {
@@ -123,10 +150,11 @@ impl Aws {
             account: &mut account,
             form,
         };
-        match service {
+        let answer = match service {
             "ec2" => call.ec2(action),
             _ => call.elb(action),
-        }
+        };
+        answer.map_err(|refusal| refusal.of(service))
     }
 }
 
@@ -184,7 +212,7 @@ async fn handle(
     let signed = sign::verify(&keys, now, (&method, &uri, &headers), &body);
     let (service, answer) = match signed {
         Ok(scope) => {
-            let form = Form::read(&body);
+            let form = Form::read(&body).map_err(|refusal| refusal.of(&scope.service));
             let answer = form.and_then(|form| aws.answer(&scope.service, &form));
             (scope.service, answer)
         }

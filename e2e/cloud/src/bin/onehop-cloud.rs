@@ -1,5 +1,5 @@
-//! `./e2e/run cloud`: the local cloud alone, over REST on a loopback address, without packets. For
-//! whoever writes a client of it, or wants to see what a controller asks of a cloud.
+//! `./e2e/run cloud`: the fake cloud alone, by its own REST API or by AWS's, on a loopback address and without
+//! packets. For whoever writes a client of it, wants to see what a controller asks of a cloud, or judges its answers.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -7,11 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use clap::{Parser, ValueEnum};
+use e2e_cloud::aws::{Aws, Machine, Setup, SubnetSetup};
 use e2e_cloud::driver::VirtualNode;
 use e2e_cloud::engine::{Config, Event, Profile, What};
 use e2e_cloud::scale::Scale;
 use e2e_cloud::{Cloud, Driver, rest};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use onehop_runtime::clock::Clock;
 use tokio::net::TcpListener;
 
@@ -19,13 +20,17 @@ use tokio::net::TcpListener;
 ///
 /// No packet is forwarded: the cloud keeps the books, and answers its own probes. Everything is gone
 /// when it ends. The API is under /v1, and what no cloud has (faults, edits behind a client's back)
-/// is under /control. docs/local-cloud.md explains both with examples.
+/// is under /control. docs/local-cloud.md explains both with examples. With --api aws it is an AWS
+/// account instead: EC2 and ELB (Network Load Balancers) for any AWS client that is given the endpoint.
 #[derive(Debug, Parser)]
 #[command(bin_name = "./e2e/run cloud", after_help = EXAMPLES)]
 struct Args {
     /// Address to listen on; loopback only, since nothing asks who is calling. Port 0 takes a free one.
     #[arg(long, default_value = "127.0.0.1:9000", value_parser = loopback)]
     listen: SocketAddr,
+    /// Whose API it speaks.
+    #[arg(long, value_enum, default_value = "local")]
+    api: Api,
     /// Zones, each with one load balancer node.
     #[arg(long, value_delimiter = ',', default_value = "zone-a")]
     zones: Vec<String>,
@@ -54,6 +59,22 @@ const EXAMPLES: &str = "Examples, once it runs:
   curl -s localhost:9000/v1/groups/group-000001/targets
   curl -sN 'localhost:9000/v1/events?follow=true'
   curl -s -X PUT localhost:9000/control/faults -d '{\"describeLag\":5}'";
+
+/// An API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Api {
+    /// The local cloud's own.
+    Local,
+    /// EC2 and ELB of AWS.
+    Aws,
+}
+
+/// The access key of the account of `--api aws`, its secret, and its region.
+const KEY: (&str, &str, &str) = (
+    "AKIDEXAMPLE",
+    "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
+    "eu-central-1",
+);
 
 /// What probes find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -98,7 +119,10 @@ async fn run(args: Args) -> Result<(), String> {
         .map_err(|error| format!("cannot tell the address of the listener: {error}"))?;
     let cloud = Cloud::new(
         Config {
-            profile: Profile::local(),
+            profile: match args.api {
+                Api::Local => Profile::local(),
+                Api::Aws => Profile::nlb(),
+            },
             seed: args.seed,
             scale: Scale::new(clock.now(), args.speed),
             ranges: args.ranges,
@@ -112,15 +136,64 @@ async fn run(args: Args) -> Result<(), String> {
         let node = VirtualNode::new(move |_| args.targets == Targets::Up);
         driver.attach(zone, address, Arc::new(node));
     }
-    say(&format!(
-        "local cloud on http://{bound} (zones {}), Ctrl-C ends it",
-        zones.into_iter().collect::<Vec<_>>().join(", ")
-    ));
-    let serve = rest::serve_with_control(cloud.clone(), listener);
+    let zones: Vec<String> = zones.into_iter().collect();
+    let names = zones.join(", ");
+    let cloud_of_api = cloud.clone();
+    let serve = async move {
+        match args.api {
+            Api::Local => {
+                say(&format!(
+                    "local cloud on http://{bound} (zones {names}), Ctrl-C ends it"
+                ));
+                rest::serve_with_control(cloud_of_api, listener).await
+            }
+            Api::Aws => {
+                say(&format!(
+                    "aws on http://{bound} (zones {names}), Ctrl-C ends it"
+                ));
+                say(&format!(
+                    "  export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={} AWS_DEFAULT_REGION={} AWS_ENDPOINT_URL=http://{bound}",
+                    KEY.0, KEY.1, KEY.2
+                ));
+                Aws::new(cloud_of_api, account(&zones))
+                    .serve(listener)
+                    .await
+            }
+        }
+    };
     tokio::select! {
         served = serve => served.map_err(|error| format!("the API ended: {error}")),
         () = print_events(cloud, args.events) => Ok(()),
         ended = tokio::signal::ctrl_c() => ended.map_err(|error| format!("no signals: {error}")),
+    }
+}
+
+/// An account with a VPC, in each zone a subnet and a machine, and the security group of the machines.
+fn account(zones: &[String]) -> Setup {
+    let tag = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let roles = ["kubernetes.io/role/elb", "kubernetes.io/role/internal-elb"];
+    let numbered = || zones.iter().zip(1_u8..);
+    let subnet = |(zone, n): (&String, u8)| SubnetSetup {
+        id: format!("subnet-{n:017x}"),
+        zone: zone.clone(),
+        range: Ipv4Net::new_assert(Ipv4Addr::new(10, 0, n, 0), 24),
+        tags: roles.map(|role| tag(role, "1")).into(),
+    };
+    let machine = |(zone, n): (&String, u8)| Machine {
+        id: format!("i-{n:017x}"),
+        address: Ipv4Addr::new(10, 0, n, 11).into(),
+        zone: zone.clone(),
+    };
+    let of_nodes = [tag("kubernetes.io/cluster/e2e", "owned")];
+    Setup {
+        region: KEY.2.to_owned(),
+        keys: [tag(KEY.0, KEY.1)].into(),
+        vpc: "vpc-00000000000000001".to_owned(),
+        ranges: vec![Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 16).into()],
+        subnets: numbered().map(subnet).collect(),
+        machines: numbered().map(machine).collect(),
+        security_groups: [("sg-00000000000000001".to_owned(), of_nodes.into())].into(),
+        addresses: Ipv4Net::new_assert(Ipv4Addr::new(198, 51, 100, 128), 25),
     }
 }
 

@@ -183,6 +183,20 @@ impl fmt::Display for Problem {
     }
 }
 
+/// Whether a Service without a class asks aws-load-balancer-controller for a load balancer, by its rule (AWS-002):
+/// `external` alone, and every type of others, do not.
+pub fn ask_the_peer(service: &ServiceSpec) -> bool {
+    let text = |key: &str| {
+        let key = format!("{}{key}", keys::PREFIX);
+        service.annotations.get(&key).map(String::as_str)
+    };
+    match (text(keys::TYPE), text(keys::TARGET_TYPE)) {
+        (Some("nlb-ip"), _) => true,
+        (Some("external"), Some(target)) => matches!(target, "ip" | "instance"),
+        _ => false,
+    }
+}
+
 /// Reads everything and reports everything.
 pub fn parse(settings: &Settings, service: &ServiceSpec) -> (Wishes, Vec<Problem>) {
     let mut reader = Reader::new(&service.annotations);

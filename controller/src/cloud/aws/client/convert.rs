@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use aws_sdk_elasticloadbalancingv2::types as t;
 use onehop_core::crd::Scheme;
-use onehop_core::time::Time;
 
 use crate::cloud::aws::model::{
     Attributes, Balancer, BalancerState, Check, CheckProtocol, Group, GroupProtocol, HealthState,
@@ -105,9 +104,6 @@ pub(super) fn balancer(of: &t::LoadBalancer) -> Option<Balancer> {
             _ => Scheme::Internal,
         },
         state: BalancerState::read(state).unwrap_or(BalancerState::Provisioning),
-        created: of.created_time().map_or(Time::EPOCH, |time| {
-            Time::from_millis(time.secs().saturating_mul(1000))
-        }),
         ip_type: of
             .ip_address_type()
             .and_then(|t| IpType::read(t.as_str()))
@@ -155,6 +151,7 @@ pub(super) fn group(of: &t::TargetGroup) -> Option<Group> {
         attributes: None,
         used_by: of.load_balancer_arns().to_vec(),
         targets: None,
+        refused: BTreeMap::new(),
     })
 }
 

@@ -40,6 +40,11 @@ pub(super) fn answer(code: &str, message: &str) -> String {
     }
 }
 
+/// Whether an error has this code: its answer begins with it.
+pub(super) fn has_code(error: &CloudError, code: &str) -> bool {
+    error.answer.split(':').next() == Some(code)
+}
+
 /// An error of the ELB client.
 pub(super) fn of_sdk<E>(tried: &str, error: &SdkError<E>) -> CloudError
 where

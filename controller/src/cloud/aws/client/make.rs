@@ -53,10 +53,7 @@ impl Client {
             }
             AwsStep::Register { group, targets } => {
                 let arn = self.group_of(step, group)?.arn;
-                self.elb.register(&self.throttle, &arn, targets).await?;
-                let registered = targets.iter().map(|(target, _)| target.clone());
-                self.store().registered(&arn, registered);
-                Ok(Effect::Changed)
+                self.register(&arn, targets).await
             }
             AwsStep::Deregister { group, targets, .. } => {
                 let arn = self.group_of(step, group)?.arn;
@@ -97,7 +94,9 @@ impl Client {
                     .elb
                     .set_listener_attributes(&self.throttle, &arn, attributes)
                     .await?;
-                self.store().balancers.read(&balancer, |balancer| {
+                let mut store = self.store();
+                store.listener_attributes.insert(arn, all.clone());
+                store.balancers.read(&balancer, |balancer| {
                     let listeners = balancer.listeners.iter_mut().flatten();
                     for (_, listener) in listeners.filter(|(at, _)| *at == port) {
                         listener.attributes = Some(all.clone());
@@ -387,6 +386,8 @@ impl Client {
         made.attributes = Some(BTreeMap::new());
         let now = self.clock.now();
         let mut store = self.store();
+        let arn = made.arn.clone();
+        store.listener_attributes.insert(arn, BTreeMap::new());
         store.balancers.changed(balancer, now, |balancer| {
             balancer
                 .listeners

@@ -6,6 +6,7 @@ pub mod ec2;
 pub mod elb;
 mod error;
 mod make;
+mod register;
 pub mod store;
 mod throttle;
 pub mod xml;
@@ -35,8 +36,6 @@ const DRIFT: Duration = Duration::from_mins(5);
 /// Between two reads of targets that are about to change; a little less than the planner's wish, so
 /// that a look which comes on time reads.
 const POLL: Duration = Duration::from_millis(4500);
-/// A load balancer younger than this may lack what a crash kept from being set.
-const YOUNG: Duration = Duration::from_hours(1);
 
 /// How to reach AWS.
 #[derive(Clone, Debug)]
@@ -154,8 +153,7 @@ impl Client {
         }
         for group in &known.groups {
             self.read_targets(group, now).await?;
-            let young = known.balancers.iter().any(|b| b.created + YOUNG > now);
-            if group.attributes.is_none() && (young || group.used_by.is_empty()) {
+            if self.store().attributes_due(&group.arn, now) {
                 let read = self.elb.group_attributes(&self.throttle, &group.arn).await;
                 if let Some(read) = present(read)? {
                     self.store()
@@ -190,18 +188,24 @@ impl Client {
             let read = self.elb.listeners(&self.throttle, arn).await;
             let mut store = self.store();
             match present(read)? {
-                Some(read) => store.balancers.read(arn, |known| {
-                    known.listeners.get_or_insert(read);
-                }),
+                Some(mut read) => {
+                    for listener in read.values_mut() {
+                        let known = store.listener_attributes.get(&listener.arn);
+                        listener.attributes = known.cloned();
+                    }
+                    store.balancers.read(arn, |known| {
+                        known.listeners.get_or_insert(read);
+                    });
+                }
                 None => store.balancers.gone(arn),
             }
         }
-        if balancer.attributes.is_none() && balancer.created + YOUNG > now {
+        if self.store().attributes_due(arn, now) {
             let read = self.elb.balancer_attributes(&self.throttle, arn).await;
             if let Some(read) = present(read)? {
-                self.store().balancers.read(arn, |known| {
-                    known.attributes.get_or_insert(read);
-                });
+                self.store()
+                    .balancers
+                    .read(arn, |known| known.attributes = Some(read));
             }
         }
         Ok(())
@@ -343,8 +347,10 @@ fn check_owner(tried: &str, tags: &names::Tags, wanted: &names::Tags) -> Result<
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::*;
+
     /// Names after `stem` in a source text, as it writes them.
-    fn named(text: &str, stem: &str) -> BTreeSet<String> {
+    fn words_after(text: &str, stem: &str) -> BTreeSet<String> {
         let rest = text.split(stem).skip(1);
         let names = rest.map(|rest| {
             let name = rest.chars().take_while(char::is_ascii_alphanumeric);
@@ -356,16 +362,47 @@ mod tests {
     }
 
     #[test]
+    fn aws116_aws955_ai29_an_object_of_somebody_else_is_left_alone_and_its_owner_named() {
+        let tags = |pairs: &[(&str, &str)]| -> names::Tags {
+            let pair = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+            pairs.iter().map(pair).collect()
+        };
+        let ours = [
+            (names::INSTALL, "i"),
+            (names::SERVICE, "default/web"),
+            (names::SERVICE_UID, "u"),
+            (names::RESOURCE, "LoadBalancer"),
+        ];
+        let wanted = tags(&ours);
+        let refused = |found: &names::Tags| check_owner("create", found, &wanted);
+        let more = tags(&[&ours[..], &[("team", "edge")]].concat());
+        assert_eq!(refused(&more), Ok(()), "AWS-116: ours, with more tags");
+        let peers = tags(&[("service.k8s.aws/stack", "default/web")]);
+        let error = refused(&peers).unwrap_err();
+        assert_eq!(error.class, Class::Conflict, "AWS-116");
+        assert!(
+            error.answer.contains("service.k8s.aws/stack=default/web"),
+            "AWS-955"
+        );
+        assert!(error.answer.contains("left alone"), "AI-29");
+        let mut another = wanted.clone();
+        another.insert(names::SERVICE_UID.to_owned(), "v".to_owned());
+        assert!(refused(&another).is_err(), "AWS-116: of the Service before");
+        let nobody = refused(&names::Tags::new()).unwrap_err();
+        assert!(nobody.answer.contains("nobody"), "AWS-955");
+    }
+
+    #[test]
     fn aws842_the_iam_policy_has_every_action_that_is_called_and_no_other() {
         let policy = include_str!("../../../../../charts/onehop/files/aws-iam-policy.json");
         let elb = include_str!("elb.rs");
-        let called = named(elb, "\"elasticloadbalancing:");
-        let mut allowed = named(policy, "\"elasticloadbalancing:");
+        let called = words_after(elb, "\"elasticloadbalancing:");
+        let mut allowed = words_after(policy, "\"elasticloadbalancing:");
         // A word of a condition.
         allowed.remove("CreateAction");
         assert_eq!(called, allowed, "AWS-842");
         let ec2 = [include_str!("ec2.rs"), include_str!("make.rs")].concat();
-        let mut allowed = named(policy, "\"ec2:");
+        let mut allowed = words_after(policy, "\"ec2:");
         allowed.remove("CreateAction");
         // Tags of a create are an action of their own.
         assert!(allowed.remove("CreateTags"), "AWS-841");
@@ -383,7 +420,7 @@ mod tests {
             "Revoke",
             "Modify",
         ] {
-            for called in named(&ec2, "\"")
+            for called in words_after(&ec2, "\"")
                 .iter()
                 .filter(|name| name.starts_with(verb))
             {

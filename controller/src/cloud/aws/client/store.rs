@@ -2,6 +2,7 @@
 //! costs its writes and no read, and a look at a Service at rest costs nothing (AWS-700 to AWS-704). Pure.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,16 @@ use onehop_core::id::{InstallId, ServiceKey};
 use onehop_core::time::Time;
 
 use crate::cloud::aws::model::{
-    Balancer, Group, HealthState, Network, Observed, SecurityGroup, Tagged, TargetHealth, TargetId,
+    Attributes, Balancer, Group, HealthState, Network, Observed, RefusedTarget, SecurityGroup,
+    Tagged, TargetHealth, TargetId,
 };
 use crate::cloud::aws::names;
 
 /// A listing may not show what we wrote for so long (FC-90): until then our own answer counts.
 const LAG: Duration = Duration::from_mins(1);
+
+/// Between two reads of an object's attributes (AWS-704).
+const ATTRIBUTES: Duration = Duration::from_hours(1);
 
 /// One kind of object, by id.
 #[derive(Debug)]
@@ -121,6 +126,10 @@ pub struct Store {
     network: Arc<Network>,
     /// When a group's targets were read last.
     targets_at: BTreeMap<String, Time>,
+    /// Attributes of listeners as our own calls left them, by ARN: listeners are read anew without.
+    pub listener_attributes: BTreeMap<String, Attributes>,
+    /// When an object's attributes are to be read next.
+    attributes_at: BTreeMap<String, Time>,
 }
 
 impl Store {
@@ -133,6 +142,7 @@ impl Store {
         self.groups.listed(listing.groups, began, |old, new| {
             new.attributes.clone_from(&old.attributes);
             new.targets.clone_from(&old.targets);
+            new.refused.clone_from(&old.refused);
         });
         self.security_groups
             .listed(listing.security_groups, began, |_, _| {});
@@ -206,6 +216,21 @@ impl Store {
             .is_none_or(|at| *at + every <= now)
     }
 
+    /// Whether an object's attributes are due for the hourly read (AWS-704), and puts the next one off: objects that
+    /// were found together are read one by one over half an hour.
+    pub fn attributes_due(&mut self, arn: &str, now: Time) -> bool {
+        let mut hasher = DefaultHasher::new();
+        arn.hash(&mut hasher);
+        let share = u32::try_from(hasher.finish() % 1000).unwrap_or_default();
+        let first = now + ATTRIBUTES / 2 + ATTRIBUTES / 2 * share / 1000;
+        let due = self.attributes_at.entry(arn.to_owned()).or_insert(first);
+        if *due > now {
+            return false;
+        }
+        *due = now + ATTRIBUTES;
+        true
+    }
+
     /// Takes in a read of a group's targets.
     pub fn targets_read(
         &mut self,
@@ -234,6 +259,20 @@ impl Store {
         );
     }
 
+    /// Targets were refused; what is known of them is kept for as long as the group is.
+    pub fn refused(
+        &mut self,
+        arn: &str,
+        targets: impl Iterator<Item = TargetId>,
+        refused: &RefusedTarget,
+    ) {
+        self.groups.read(arn, |group| {
+            group
+                .refused
+                .extend(targets.map(|target| (target, refused.clone())));
+        });
+    }
+
     /// Targets were deregistered.
     pub fn deregistered(&mut self, arn: &str, targets: impl Iterator<Item = TargetId>) {
         self.set_targets(
@@ -254,6 +293,7 @@ impl Store {
         self.groups.read(arn, |group| {
             let known = group.targets.get_or_insert_default();
             for target in targets {
+                group.refused.remove(&target);
                 let reason = reason.to_owned();
                 known.insert(target, TargetHealth { state, reason });
             }
@@ -271,4 +311,36 @@ pub fn is_ours(object: &impl Tagged, install: &InstallId) -> bool {
 
 fn is_of(object: &impl Tagged, install: &InstallId, service: &ServiceKey) -> bool {
     is_ours(object, install) && object.service().as_ref() == Some(service)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aws704_attributes_are_read_about_once_an_hour_and_not_all_at_a_time() {
+        let mut store = Store::default();
+        let arns: Vec<String> = (0..100).map(|n| format!("arn:{n}")).collect();
+        let start = Time::from_millis(0);
+        let mut reads: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+        let mut most = 0;
+        for minute in 0..180 {
+            let now = start + Duration::from_mins(minute);
+            let due: Vec<_> = arns
+                .iter()
+                .filter(|arn| store.attributes_due(arn, now))
+                .collect();
+            most = most.max(due.len());
+            for arn in due {
+                reads.entry(arn).or_default().push(now.as_millis());
+            }
+        }
+        assert_eq!(reads.len(), 100, "AWS-704");
+        assert!(most <= 20, "AWS-704: {most} in one minute");
+        let hour = i64::try_from(ATTRIBUTES.as_millis()).unwrap();
+        let apart = reads.values().flat_map(|at| at.windows(2));
+        let apart: Vec<i64> = apart.map(|two| two[1] - two[0]).collect();
+        assert!(apart.len() >= 100, "AWS-704: {}", apart.len());
+        assert!(apart.iter().all(|ms| *ms == hour), "AWS-704");
+    }
 }

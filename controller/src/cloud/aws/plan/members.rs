@@ -1,7 +1,9 @@
 //! The members of one group: what the policy says, in calls of at most 200 targets (AWS-421, AWS-610).
 
+use std::collections::BTreeMap;
+
 use super::Planner;
-use crate::cloud::aws::model::{Group, TargetId, TargetType};
+use crate::cloud::aws::model::{Group, RefusedTarget, TargetId, TargetType};
 use crate::cloud::aws::stack::GroupSpec;
 use crate::cloud::aws::step::{AwsStep, When};
 use crate::cloud::aws::wanted;
@@ -11,17 +13,29 @@ use crate::plan::membership::{Action, Decision, Reason, TargetKey};
 /// Most targets of one call.
 const AT_ONCE: usize = 200;
 
+/// The group that a decision is carried out on.
+struct Of<'a> {
+    /// Its name.
+    group: &'a str,
+    /// What its targets are.
+    target: TargetType,
+    /// How many it has.
+    registered: usize,
+    /// Those that it did not take.
+    refused: Option<&'a BTreeMap<TargetId, RefusedTarget>>,
+}
+
 impl Planner<'_> {
     /// Steps for a group that is there.
     pub(super) fn members(&mut self, intent: &Intent, group: &Group) {
         let decision = wanted::decide(intent, group, self.now);
-        self.carry_out(
-            intent,
-            &group.name,
-            group.target,
-            &decision,
-            group.registered().count(),
-        );
+        let of = Of {
+            group: &group.name,
+            target: group.target,
+            registered: group.registered().count(),
+            refused: Some(&group.refused),
+        };
+        self.carry_out(intent, &of, &decision);
         let (_, strangers) = wanted::known_targets(group, &intent.machines);
         if wanted::port_of(intent, group).is_some() {
             // Machines that are gone: nothing serves there.
@@ -33,27 +47,34 @@ impl Planner<'_> {
     /// Steps for a group that this plan makes.
     pub(super) fn first_members(&mut self, intent: &Intent, spec: &GroupSpec, name: &str) {
         let decision = wanted::decide_new(intent, spec, self.now);
-        self.carry_out(intent, name, spec.target, &decision, 0);
+        let of = Of {
+            group: name,
+            target: spec.target,
+            registered: 0,
+            refused: None,
+        };
+        self.carry_out(intent, &of, &decision);
     }
 
-    fn carry_out(
-        &mut self,
-        intent: &Intent,
-        group: &str,
-        target: TargetType,
-        decision: &Decision,
-        registered: usize,
-    ) {
+    fn carry_out(&mut self, intent: &Intent, of: &Of<'_>, decision: &Decision) {
+        let Of { group, target, .. } = *of;
+        let now = self.now;
+        // AWS-430: one that was refused just now is tried again later, and alone is no reason for a call.
+        let rests = |id: &TargetId| {
+            let refused = of.refused.and_then(|all| all.get(id));
+            refused.is_some_and(|refused| refused.until > now)
+        };
         let id = |key: TargetKey| wanted::target_id(key, target, &intent.machines);
         let selected = |key: &TargetKey| self.is_selected(intent, target, *key);
         let all: Vec<(TargetId, Option<String>)> = decision
             .with(Action::Register)
             .filter(|(key, _)| selected(key))
             .filter_map(|(key, _)| Some((id(key)?, self.zone(target, key))))
+            .filter(|(id, _)| !rests(id))
             .collect();
         let room = match self.settings.max_targets {
             0 => all.len(),
-            most => most.saturating_sub(registered),
+            most => most.saturating_sub(of.registered),
         };
         let batches: Vec<Vec<_>> = all[..room.min(all.len())]
             .chunks(AT_ONCE)

@@ -175,15 +175,15 @@ impl<'a> Planner<'a> {
             &there.tags,
         );
         let mut tags = spec.tags.clone();
-        tags.extend(wanted.tag());
+        tags.extend(wanted.tags);
         let mut missing = missing_tags(&tags, &there.tags);
         // Which of several it is, is its own.
         missing.remove(names::GENERATION);
         if !missing.is_empty() {
             changes.push(BalancerChange::Tags(missing));
         }
-        if wanted.untag {
-            changes.push(BalancerChange::Untag(vec![attributes::OWNED.to_owned()]));
+        if !wanted.untag.is_empty() {
+            changes.push(BalancerChange::Untag(wanted.untag));
         }
         if let Some(groups) = self.security_change(there, spec) {
             changes.push(BalancerChange::SecurityGroups(groups));
@@ -276,14 +276,14 @@ fn group_changes(group: &Group, spec: &GroupSpec) -> Vec<GroupChange> {
         &group.tags,
     );
     let mut tags = spec.tags.clone();
-    tags.extend(wanted.tag());
+    tags.extend(wanted.tags);
     let mut missing = missing_tags(&tags, &group.tags);
     missing.remove(names::GENERATION);
     if !missing.is_empty() {
         changes.push(GroupChange::Tags(missing));
     }
-    if wanted.untag {
-        changes.push(GroupChange::Untag(vec![attributes::OWNED.to_owned()]));
+    if !wanted.untag.is_empty() {
+        changes.push(GroupChange::Untag(wanted.untag));
     }
     if group.check != spec.check {
         changes.push(GroupChange::Check(spec.check.clone()));

@@ -15,6 +15,27 @@ fn wishes(pairs: &[(&str, &str)]) -> Wishes {
 }
 
 #[test]
+fn aws002_a_service_without_a_class_asks_by_two_combinations_of_annotations_only() {
+    let asks = |pairs: &[(&str, &str)]| {
+        ask_the_peer(&annotated(
+            service(("default", "web"), UID_A, &[(80, 80, 0)]),
+            pairs,
+        ))
+    };
+    let (kind, target) = (
+        "aws-load-balancer-type",
+        "aws-load-balancer-nlb-target-type",
+    );
+    assert!(asks(&[(kind, "nlb-ip")]));
+    assert!(asks(&[(kind, "external"), (target, "ip")]));
+    assert!(asks(&[(kind, "external"), (target, "instance")]));
+    assert!(!asks(&[(kind, "external")]), "AWS-002");
+    assert!(!asks(&[(kind, "external"), (target, "pod")]), "AWS-002");
+    assert!(!asks(&[(kind, "nlb"), (target, "ip")]), "AWS-002");
+    assert!(!asks(&[(target, "ip")]) && !asks(&[]), "AWS-002");
+}
+
+#[test]
 fn aws032_aws033_every_problem_is_reported_at_once_with_key_value_and_what_is_allowed() {
     let found = problems(&[
         ("aws-load-balancer-scheme", "public"),

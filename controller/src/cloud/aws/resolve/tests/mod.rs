@@ -72,9 +72,12 @@ fn aws771_which_address_targets_see() {
     );
     both.ports = vec![tcp(53, 53, 0), udp(53, 53, 0)];
     assert_eq!(mode(&both), ClientIp::Preserve, "TCP beside UDP");
-    let mut of_udp = ip;
+    let mut of_udp = ip.clone();
     of_udp.ports = vec![udp(53, 53, 0)];
     assert_eq!(mode(&of_udp), ClientIp::Preserve, "UDP, always");
+    let mut merged = annotated(ip, &[("aws-load-balancer-enable-tcp-udp-listener", "true")]);
+    merged.ports.push(udp(80, 8080, 30080));
+    assert_eq!(mode(&merged), ClientIp::Preserve, "TCP_UDP, always");
 }
 
 #[test]
