@@ -38,7 +38,8 @@ async fn check(config: Config) -> anyhow::Result<()> {
         kubeconfig: config.kubeconfig,
         ..Options::default()
     };
-    let client = connect(&options).await?;
+    let requests = Requests::new(&Metrics::default(), Clock::system());
+    let client = connect(&options, &requests).await?;
     uninstall::check(&client, &config.settings.claim.install).await?;
     Ok(())
 }

@@ -621,7 +621,11 @@ mod tests {
             },
             state,
         };
-        register.set(&index, &service, &intent, &[listed], NOW)
+        let told = Told {
+            targets: vec![listed],
+            sources: BTreeMap::new(),
+        };
+        register.set(&index, &service, &intent, &told, NOW)
     }
 
     #[test]

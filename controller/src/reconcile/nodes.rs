@@ -153,7 +153,7 @@ impl<P: Provider> Reconciler<P> {
         let untold = agents
             .into_iter()
             .filter(|node| index.node_targets(node).is_none());
-        self.nodes_due(untold.collect(), MERGE);
+        self.nodes_due(untold.collect(), Urgency::Merged);
         self.nodes_wake.notify_one();
     }
 

@@ -14,10 +14,10 @@ mod events;
 mod gitops;
 mod installs;
 mod leaders;
+mod pod_health;
 mod pools;
 mod repairs;
 mod support;
-mod pod_health;
 mod world;
 
 use std::collections::BTreeMap;

@@ -12,7 +12,10 @@ use kube::{
 use onehop_core::crd::{NodeTargets, TargetState as Told};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::json;
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// The Deployment and its Service.
 pub(super) const NAME: &str = "web";
@@ -121,7 +124,7 @@ async fn held(world: &World) -> Result<usize, String> {
 async fn second_generation(world: &World) -> Result<()> {
     let what = "a new pod is ready";
     eventually(&world.clock, what, WITHIN, async || {
-        match world.journal.ready_spans().len() {
+        match world.journal.ready_spans(&BTreeMap::new()).len() {
             ready if ready > 4 => Ok(()),
             ready => Err(format!("{ready} pods were ready so far")),
         }

@@ -72,7 +72,7 @@ impl ControlPlane {
         folder: &Path,
     ) -> Result<Self> {
         let plane = Self::bare(back_end, fabric, clock, seed, folder).await?;
-        install(&plane.objects, back_end).await?;
+        install(&plane.objects).await?;
         Ok(plane)
     }
 

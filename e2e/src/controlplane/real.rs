@@ -119,7 +119,11 @@ impl Real {
             kubeconfig: Some(self.write(&format!("{}-here", account.file_name()), &text)?),
             ..Options::default()
         };
-        Ok(connect(&options).await?)
+        Ok(connect(
+            &options,
+            &Requests::new(&Metrics::default(), Clock::system()),
+        )
+        .await?)
     }
 
     /// An administrator's kubeconfig for programs of this machine.

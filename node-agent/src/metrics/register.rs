@@ -92,11 +92,6 @@ impl Metrics {
             self.resident_bytes.clone(),
         );
         registry.register(
-            "onehop_node_pod_health",
-            "Answers about the health of pods that are targets",
-            self.pod_health.clone(),
-        );
-        registry.register(
             "kubeproxy_proxy_healthz",
             "Answers of /healthz",
             self.healthz.clone(),
@@ -124,6 +119,11 @@ impl Metrics {
             "skipped_frontends",
             "Frontends asked for but left out",
             self.skipped_frontends.clone(),
+        );
+        registry.register(
+            "pod_health",
+            "Answers about the health of pods that are targets",
+            self.pod_health.clone(),
         );
         registry.register("batches", "Commits to the kernel", self.batches.clone());
         registry.register(

@@ -76,10 +76,6 @@ impl Provider for Aws {
         resolve::resolve(&self.settings, service, last_good)
     }
 
-    fn sources(&self, intent: &Intent, seen: &Observed) -> Vec<Cidr> {
-        listed::sources(intent, seen)
-    }
-
     fn agent_check(&self, service: &ServiceSpec, port: &LoadBalancerPort) -> Option<HealthCheck> {
         health::agent_check(service, port)
     }
