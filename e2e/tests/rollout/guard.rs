@@ -163,6 +163,21 @@ async fn zd40_new_flows_to_a_pod_that_ends_go_elsewhere_and_old_ones_stay() -> R
     // ZD-43, ZD-T15: never what comes from pods or nodes.
     scene.inside_reaches_the_old_pod().await?;
 
+    // ZD-37, ZD-52: neither a killed agent nor a lost object ends the guard (ZD-T38).
+    world.kill_agent("a")?;
+    scene.steered_to("near").await?;
+    world.agent_restarted("a", WITHIN).await?;
+    scene.steered_to("near").await?;
+    let targets: Api<NodeTargets> = Api::all(world.kube());
+    targets.delete("a", &DeleteParams::default()).await?;
+    let what = "the node's object is gone";
+    eventually(&world.clock, what, WITHIN, async || {
+        let found = targets.get_opt("a").await.map_err(|e| e.to_string())?;
+        found.map_or(Ok(()), |object| Err(format!("{object:?}")))
+    })
+    .await?;
+    scene.steered_to("near").await?;
+
     // ZD-41, ZD-46: then another node; its replies come back by the interface of arrival, else the fabric drops them.
     scene.delete("near", &DeleteParams::default()).await?;
     let peers = scene.steered_to("far").await?;
