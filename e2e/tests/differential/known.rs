@@ -57,13 +57,6 @@ static TABLE: &[Known] = &[
         },
     },
     Known {
-        what: "the taint of a new node",
-        reason: "of the admission plugin TaintNodesByCondition; the embedded scheduler looks at the Ready condition itself",
-        explains: |request, _, _, one| {
-            request.path.contains("/nodes") && one.at.contains("/spec/taints")
-        },
-    },
-    Known {
         what: "warnings about fields of Services that have no effect or are old",
         reason: "for people who read kubectl's output; the answer is the same",
         explains: |request, _, _, one| {
@@ -94,18 +87,6 @@ static TABLE: &[Known] = &[
         },
     },
     Known {
-        what: "which problem of a changed cluster IP is told",
-        reason: "a Service whose addresses are changed has several; both refuse it with 422",
-        explains: |request, ours, theirs, one| {
-            let told = |seen: &Seen| {
-                let message = seen.body["message"].as_str().unwrap_or_default();
-                seen.code == 422 && message.contains("spec.clusterIP")
-            };
-            let words = one.at == "/message" || one.at.starts_with("/details/causes");
-            request.path.contains("/services") && words && told(ours) && told(theirs)
-        },
-    },
-    Known {
         what: "the warning about a finalizer without a domain",
         reason: "for people who write custom objects by hand",
         explains: |_, _, _, one| {
@@ -133,15 +114,6 @@ static TABLE: &[Known] = &[
         explains: |_, _, _, one| one.at.contains("/managedFields/") && one.at.ends_with("/time"),
     },
     Known {
-        what: "who owns the owners of a pod after a write to its status",
-        reason: "such a write cannot change them, but the real server notes its writer",
-        explains: |request, _, _, one| {
-            request.path.ends_with("/status")
-                && request.path.contains("/pods/")
-                && one.at.ends_with("/f:ownerReferences")
-        },
-    },
-    Known {
         what: "the version after a scale that changes nothing",
         reason: "the real server writes the new owner of the number of replicas",
         explains: |request, _, _, one| {
@@ -167,19 +139,6 @@ static TABLE: &[Known] = &[
                 && one.at == "code"
                 && ours.code == 404
                 && theirs.code == 409
-        },
-    },
-    Known {
-        what: "the object in a message",
-        reason: "Go prints a list of structs in the order of their fields",
-        explains: |_, ours, theirs, one| {
-            let listed = |seen: &Seen| {
-                let message = seen.body["message"].as_str().unwrap_or_default();
-                message.contains("metadata.ownerReferences: Invalid value: [{")
-            };
-            (one.at == "/message" || one.at.starts_with("/details/causes"))
-                && listed(ours)
-                && listed(theirs)
         },
     },
     Known {

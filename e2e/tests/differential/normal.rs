@@ -105,7 +105,7 @@ impl Names {
                 .map(|_| "<time>".to_owned()),
             "continue" => Some("<token>".to_owned()),
             "message" => {
-                let short = without_object(text);
+                let short = ordered_json(&without_object(text));
                 let named = self.sentence(&short);
                 named.or_else(|| (short != text).then_some(short))
             }
@@ -154,6 +154,24 @@ fn without_object(text: &str) -> String {
         }
         _ => text.to_owned(),
     }
+}
+
+/// A message with the JSON after `value: ` in the order of its names: Go prints structs in the order of their fields.
+fn ordered_json(text: &str) -> String {
+    let Some(begin) = text
+        .match_indices("value: ")
+        .map(|(at, word)| at + word.len())
+        .find(|at| text[*at..].starts_with(['{', '[']))
+    else {
+        return text.to_owned();
+    };
+    let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
+    let Some(Ok(value)) = values.next() else {
+        return text.to_owned();
+    };
+    let end = begin + values.byte_offset();
+    let rest = ordered_json(&text[end..]);
+    format!("{}{value}{rest}", &text[..begin])
 }
 
 /// A cluster address that was given out at random; the first 256 are those that were asked for. A dry run gives none out

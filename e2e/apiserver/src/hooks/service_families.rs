@@ -55,7 +55,8 @@ pub(super) fn settle_families(
         return Ok(());
     }
     default_policy(service, before);
-    let errors = check_cluster_ips(service);
+    let kept = before.map_or(&[][..], |before| before.list("clusterIPs"));
+    let errors = check_cluster_ips(service, kept);
     if !errors.is_empty() {
         return Err(refuse(service, &errors));
     }

@@ -124,6 +124,30 @@ impl Managed {
         }
     }
 
+    /// The entries that a plain write begins with: those that it sends, where they can be read; else the live ones.
+    fn of_write(call: &Call, live: &Value, new: &Value) -> Self {
+        let sent = list_at(new, &["metadata", "managedFields"]);
+        let readable = |entry: &Value| {
+            (entry["operation"] == "Apply" || entry["operation"] == "Update")
+                && entry["fieldsType"] == "FieldsV1"
+                && entry["apiVersion"]
+                    .as_str()
+                    .is_some_and(|version| !version.is_empty())
+        };
+        // Subresources cannot change the list. An explicit `[{}]` empties it.
+        if call.part != Part::Main {
+            Self::read(live)
+        } else if sent == [json!({})] {
+            Self {
+                entries: BTreeMap::new(),
+            }
+        } else if !sent.is_empty() && sent.iter().all(readable) {
+            Self::read(new)
+        } else {
+            Self::read(live)
+        }
+    }
+
     fn write(mut self, object: &mut Value) {
         self.cap();
         let mut entries: Vec<(Id, Entry)> = self.entries.into_iter().collect();
@@ -265,6 +289,9 @@ fn reset_by(call: &Call) -> FieldSet {
         Part::Status if call.kind.table == "deployments.apps" => {
             json!({"f:spec": {}, "f:metadata": {"f:labels": {}}})
         }
+        Part::Status if call.kind.table == "pods" => {
+            json!({"f:spec": {}, "f:metadata": {"f:ownerReferences": {}}})
+        }
         Part::Status => json!({"f:spec": {}}),
         _ => json!({"f:status": {}}),
     })
@@ -272,15 +299,7 @@ fn reset_by(call: &Call) -> FieldSet {
 
 /// Records a plain write: the writer owns what it changed, the others lose it.
 pub(crate) fn track(call: &Call, operation: Manager, live: &Value, new: &mut Value) {
-    // An explicit `[{}]` resets the list; anything else that clients send back is ignored.
-    let reset = list_at(new, &["metadata", "managedFields"]) == [json!({})];
-    let mut managed = if reset {
-        Managed {
-            entries: BTreeMap::new(),
-        }
-    } else {
-        Managed::read(live)
-    };
+    let mut managed = Managed::of_write(call, live, new);
     if managed.entries.is_empty() && !crate::object::uid(live).is_empty() {
         // Nobody's fields are looked after until the first apply.
         meta_mut(new).remove("managedFields");

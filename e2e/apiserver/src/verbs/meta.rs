@@ -401,6 +401,11 @@ fn name_problem(kind: &Kind, name: &str) -> Option<String> {
             (!is_dns_label(name)).then(|| LABEL.to_owned())
         };
     }
+    subdomain_problem(name)
+}
+
+/// What keeps a name from being an RFC 1123 subdomain.
+pub(crate) fn subdomain_problem(name: &str) -> Option<String> {
     if name.len() > 253 {
         return Some("must be no more than 253 characters".into());
     }

@@ -31,7 +31,9 @@ impl State {
                 return Err(call.not_found());
             }
             check_uid(call, &object, None)?;
-            meta_mut(&mut object).remove("resourceVersion");
+            if !call.dry_run {
+                meta_mut(&mut object).remove("resourceVersion");
+            }
             let object = self.create(call, object)?;
             return Ok(Written {
                 object,
