@@ -152,6 +152,25 @@ static TABLE: &[Known] = &[
         },
     },
     Known {
+        what: "the volume with a pod's token",
+        reason: "of the admission plugin ServiceAccount; pods of scenarios are no containers and have no volumes",
+        explains: |request, _, _, one| {
+            request.path.contains("/pods")
+                && one.ours.is_none()
+                && (one.at.ends_with("/volumes") || one.at.ends_with("/volumeMounts"))
+        },
+    },
+    Known {
+        what: "the version after an applied configuration that names an empty list in the metadata of a custom object",
+        reason: "the real server stores the empty list, which it does not show",
+        explains: |request, _, _, one| {
+            request.path.contains("/onehop.dev/")
+                && request.content_type.contains("apply")
+                && one.at == "/metadata/resourceVersion"
+                && request.to_string().contains("\"finalizers\":[]")
+        },
+    },
+    Known {
         what: "the text of 406",
         reason: "the real one lists its own media types, protobuf and CBOR among them, as plain text",
         explains: |_, ours, theirs, _| ours.code == 406 && theirs.code == 406,
@@ -168,6 +187,7 @@ fn is_type_error(seen: &Seen) -> bool {
         "no kind",
         "decoding",
         "patch: Invalid value: <object>",
+        "unrecognized type",
         "unknown conversion",
         "is unrecognized",
         "cannot convert",

@@ -220,7 +220,8 @@ impl Managed {
         if !self.entries.is_empty() || crate::object::uid(live).is_empty() {
             return;
         }
-        let nothing = json!({"apiVersion": live["apiVersion"], "kind": live["kind"]});
+        let mut nothing = json!({"apiVersion": live["apiVersion"], "kind": live["kind"]});
+        (call.kind.hooks.zero)(&mut nothing);
         let all = Comparison::of(&call.kind.shape, &nothing, live).changed();
         let fields = all.without_subtrees(&ignored(call));
         if fields.is_empty() {
@@ -231,7 +232,7 @@ impl Managed {
             operation: Manager::Update,
             manager: "before-first-apply".into(),
             version: version.clone(),
-            part: String::new(),
+            part: call.part.name().to_owned(),
         };
         let entry = Entry {
             fields,
@@ -271,8 +272,7 @@ fn ignored(call: &Call) -> FieldSet {
     let server_owned = FieldSet::from_json(&json!({
         "f:apiVersion": {}, "f:kind": {},
         "f:metadata": {
-            "f:creationTimestamp": {}, "f:deletionGracePeriodSeconds": {}, "f:deletionTimestamp": {},
-            "f:generation": {}, "f:managedFields": {}, "f:name": {}, "f:namespace": {},
+            "f:creationTimestamp": {}, "f:generation": {}, "f:managedFields": {}, "f:name": {}, "f:namespace": {},
             "f:resourceVersion": {}, "f:selfLink": {}, "f:uid": {}
         }
     }));
@@ -290,7 +290,7 @@ fn reset_by(call: &Call) -> FieldSet {
             json!({"f:spec": {}, "f:metadata": {"f:labels": {}}})
         }
         Part::Status if call.kind.table == "pods" => {
-            json!({"f:spec": {}, "f:metadata": {"f:ownerReferences": {}}})
+            json!({"f:spec": {}, "f:metadata": {"f:deletionTimestamp": {}, "f:ownerReferences": {}}})
         }
         Part::Status => json!({"f:spec": {}}),
         _ => json!({"f:status": {}}),

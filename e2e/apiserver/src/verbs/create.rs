@@ -22,6 +22,10 @@ impl State {
         let mut fresh =
             json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": {}});
         (call.kind.hooks.zero)(&mut fresh);
+        // What only the server sets is nobody's (`WipeObjectMetaSystemFields`).
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+            meta_mut(&mut object).remove(field);
+        }
         managed::track(call, Manager::Update, &fresh, &mut object);
         self.insert(call, object)
     }

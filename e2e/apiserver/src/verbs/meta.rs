@@ -51,7 +51,7 @@ pub(crate) fn decode(kind: &Kind, mut body: Value) -> Result<(Value, Vec<String>
 }
 
 /// Quantities may be written as numbers; Go keeps their text.
-fn quantities_to_text(value: &mut Value) {
+pub(crate) fn quantities_to_text(value: &mut Value) {
     const HOLDERS: [&str; 6] = [
         "limits",
         "requests",

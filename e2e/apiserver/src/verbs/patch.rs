@@ -205,6 +205,9 @@ fn checked_config(call: &Call, config: &Value) -> Result<(Value, Result<()>)> {
     }
     let mut config = config.clone();
     object::drop_nulls(&mut config);
+    if !call.kind.is_custom() {
+        meta::quantities_to_text(&mut config);
+    }
     if let Some(conversion) = &call.kind.conversion {
         config = (conversion.to_stored)(config);
     }
