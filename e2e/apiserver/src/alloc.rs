@@ -112,13 +112,7 @@ impl Allocations {
             .cidr(Family::of(address))
             .filter(|cidr| cidr.contains(&address))
         else {
-            let cidr = self
-                .cidr(Family::of(address))
-                .map(|cidr| cidr.to_string())
-                .unwrap_or_default();
-            return Err(format!(
-                "the provided IP is not in the valid range. The range of valid IPs is {cidr}"
-            ));
+            return Err("the provided network does not match the current range".into());
         };
         if address == cidr.network() || (cidr.addr().is_ipv4() && address == cidr.broadcast()) {
             return Err(format!(

@@ -55,20 +55,26 @@ static LEASE: Hooks = Hooks {
     ..Hooks::PLAIN
 };
 static DISRUPTION_BUDGET: Hooks = Hooks {
-    default: |budget| {
-        let status = map_mut(budget, &["status"]);
-        for field in [
-            "currentHealthy",
-            "desiredHealthy",
-            "disruptionsAllowed",
-            "expectedPods",
-        ] {
-            status.entry(field).or_insert_with(|| 0.into());
-        }
-    },
+    default: empty_budget,
+    zero: empty_budget,
     decode: typed::<api::policy::v1::PodDisruptionBudget>,
     ..Hooks::PLAIN
 };
+
+/// What Go writes of a budget that says nothing.
+fn empty_budget(budget: &mut Value) {
+    map_mut(budget, &["spec"]);
+    let status = map_mut(budget, &["status"]);
+    for field in [
+        "currentHealthy",
+        "desiredHealthy",
+        "disruptionsAllowed",
+        "expectedPods",
+    ] {
+        status.entry(field).or_insert_with(|| 0.into());
+    }
+}
+
 const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 

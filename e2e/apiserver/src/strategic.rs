@@ -39,6 +39,8 @@ pub(crate) fn merge(shape: &Shape, original: &Value, patch: &Value) -> Result<Va
             .and_then(Value::as_array);
         let member = match (merged.get(key), value) {
             (old, Value::Array(items)) => merge_list(shape.field(key), old, items, order)?,
+            // With nothing to replace, a patch that is a directive comes to nothing.
+            (None, Value::Object(fields)) if fields.contains_key(DIRECTIVE) => continue,
             (old, value) => merge(shape.field(key), old.unwrap_or(&Value::Null), value)?,
         };
         merged.insert(key.clone(), member);

@@ -228,7 +228,9 @@ pub struct Referee {
 impl Referee {
     /// Starts it in the management namespace; keys and logs go to `folder`.
     pub async fn start(fabric: &Fabric, clock: Clock, folder: &Path) -> Result<Self> {
-        let (real, client) = Real::start_api(fabric.management(), clock, folder).await?;
+        // The taint of a new node is lifted by a controller, of which there is none here.
+        let flags = ["--disable-admission-plugins=TaintNodesByCondition"];
+        let (real, client) = Real::start_api(fabric.management(), clock, folder, &flags).await?;
         Ok(Self {
             client,
             _real: Box::new(real),

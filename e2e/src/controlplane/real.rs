@@ -57,7 +57,7 @@ impl Real {
         clock: Clock,
         folder: &Path,
     ) -> Result<(Self, Client)> {
-        let (mut real, client) = Self::start_api(netns, clock, folder).await?;
+        let (mut real, client) = Self::start_api(netns, clock, folder, &[]).await?;
         let manager = real
             .authority
             .client("kube-controller-manager", Some(MASTERS))?;
@@ -67,11 +67,12 @@ impl Real {
         Ok((real, client))
     }
 
-    /// Starts etcd and the API server alone.
+    /// Starts etcd and the API server alone, with more flags for the latter.
     pub(super) async fn start_api(
         netns: &Netns,
         clock: Clock,
         folder: &Path,
+        more: &[&str],
     ) -> Result<(Self, Client)> {
         let authority = Authority::new()?;
         let mut real = Self {
@@ -86,7 +87,9 @@ impl Real {
         };
         real.write_keys()?;
         real.run("etcd", real.etcd())?;
-        real.run("kube-apiserver", real.apiserver())?;
+        let mut flags = real.apiserver();
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
+        real.run("kube-apiserver", flags)?;
         let kubeconfig = real.write("kubeconfig-harness", &real.admin_kubeconfig())?;
         let options = Options {
             kubeconfig: Some(kubeconfig),

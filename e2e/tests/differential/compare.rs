@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// Requests before the difference that are told.
-const BEFORE: usize = 12;
+const BEFORE: usize = 25;
 
 /// One difference.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ pub(crate) fn report(
     differences: &[Difference],
 ) -> String {
     let mut text = format!("\n=== {request}\n");
-    for line in before.iter().rev().skip(1).take(BEFORE).rev() {
+    for line in before.iter().rev().take(BEFORE).rev() {
         let _ = writeln!(text, "    before: {line}");
     }
     for difference in differences.iter().take(12) {

@@ -134,7 +134,10 @@ impl<'a> Episode<'a> {
             49..66 => patches::apply(rng, kind, &target),
             66..74 => self.delete(&target),
             74..76 => self.delete_collection(),
-            76..80 => reads::get(rng, &target),
+            76..80 => {
+                let collection = self.collection();
+                return reads::get(&mut self.rng, &target, &collection);
+            }
             80..92 => return reads::list(self),
             92..96 => return self.watch(),
             _ if kind.scale => patches::scale(rng, &target),

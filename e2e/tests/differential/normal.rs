@@ -5,8 +5,8 @@ use e2e_fabric::Fabric;
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, net::IpAddr};
 
-/// First node port that is given out at random; below, only those that were asked for.
-const RANDOM_PORTS: u64 = 30086;
+/// Node ports that are given out at random; below, only those that were asked for.
+const RANDOM_PORTS: std::ops::Range<u16> = 30086..32768;
 
 /// Words given so far, by what they stand for.
 #[derive(Default)]
@@ -63,11 +63,9 @@ impl Names {
                 }
             }
             Value::Number(number) if name == "nodePort" || name == "healthCheckNodePort" => {
-                if let Some(port) = number
-                    .as_u64()
-                    .filter(|port| *port >= RANDOM_PORTS && *port < 32768)
-                {
-                    *value = self.word("port", &port.to_string()).into();
+                let port = number.to_string();
+                if is_random_port(&port) {
+                    *value = self.word("port", &port).into();
                 }
             }
             _ => {}
@@ -105,7 +103,7 @@ impl Names {
                 .map(|_| "<time>".to_owned()),
             "continue" => Some("<token>".to_owned()),
             "message" => {
-                let short = without_object(text);
+                let short = ordered_json(&without_object(text));
                 let named = self.sentence(&short);
                 named.or_else(|| (short != text).then_some(short))
             }
@@ -126,7 +124,16 @@ impl Names {
         .iter()
         .any(|word| text.contains(word));
         while let Some(first) = rest.chars().next() {
-            if let Some(uid) = rest.get(..36).filter(|part| is_uid(part)) {
+            let inside = out.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '.');
+            let run = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
+            let run = rest[..run.unwrap_or(rest.len())].trim_end_matches('.');
+            if !inside && is_random_address(run) {
+                out += &self.word("address", run);
+                rest = &rest[run.len()..];
+            } else if !inside && is_random_port(run) && rest[run.len()..].starts_with('/') {
+                out += &self.word("port", run);
+                rest = &rest[run.len()..];
+            } else if let Some(uid) = rest.get(..36).filter(|part| is_uid(part)) {
                 out += &self.word("uid", uid);
                 rest = &rest[36..];
             } else if let Some(name) = rest.get(..9).filter(|part| part.starts_with("gen-")) {
@@ -156,6 +163,24 @@ fn without_object(text: &str) -> String {
     }
 }
 
+/// A message with the JSON after `value: ` in the order of its names: Go prints structs in the order of their fields.
+fn ordered_json(text: &str) -> String {
+    let Some(begin) = text
+        .match_indices("value: ")
+        .map(|(at, word)| at + word.len())
+        .find(|at| text[*at..].starts_with(['{', '[']))
+    else {
+        return text.to_owned();
+    };
+    let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
+    let Some(Ok(value)) = values.next() else {
+        return text.to_owned();
+    };
+    let end = begin + values.byte_offset();
+    let rest = ordered_json(&text[end..]);
+    format!("{}{value}{rest}", &text[..begin])
+}
+
 /// A cluster address that was given out at random; the first 256 are those that were asked for. A dry run gives none out
 /// and shows the first.
 fn is_random_address(text: &str) -> bool {
@@ -166,6 +191,10 @@ fn is_random_address(text: &str) -> bool {
         Ok(IpAddr::V6(address)) => Fabric::SERVICE_CIDR6.contains(&address),
         Err(_) => false,
     }
+}
+
+fn is_random_port(text: &str) -> bool {
+    text.parse().is_ok_and(|port| RANDOM_PORTS.contains(&port))
 }
 
 fn is_uid(text: &str) -> bool {

@@ -18,8 +18,22 @@ fn draw<'a>(rng: &mut SmallRng, words: &[&'a str]) -> &'a str {
     words.choose(rng).copied().unwrap_or_default()
 }
 
+/// Before what a cache may answer: two lists, the second of which waits until the cache knows what the first one does.
+fn catch_up(collection: &str) -> Vec<Request> {
+    // None of them is needed: the version counts.
+    let list = Request::new(Method::GET, collection).ask("labelSelector", "of=nothing");
+    let waits = list.clone().ask("resourceVersion", MARK);
+    vec![list, waits.ask("resourceVersionMatch", "NotOlderThan")]
+}
+
+/// Whether a cache may answer, which may be behind.
+fn may_be_cached(request: &Request) -> bool {
+    let exact = ("resourceVersionMatch", "Exact".to_owned());
+    request.has("resourceVersion") && !request.query.contains(&exact)
+}
+
 /// GET of an object.
-pub(crate) fn get(rng: &mut SmallRng, target: &Target) -> Request {
+pub(crate) fn get(rng: &mut SmallRng, target: &Target, collection: &str) -> Vec<Request> {
     let mut request = Request::new(Method::GET, target.path.as_str());
     request.accept = draw(
         rng,
@@ -31,13 +45,19 @@ pub(crate) fn get(rng: &mut SmallRng, target: &Target) -> Request {
             "text/html",
         ],
     );
-    match rng.random_range(0..8) {
+    request = match rng.random_range(0..8) {
         0 => request.ask("resourceVersion", MARK),
         1 => request.ask("resourceVersion", "0"),
         // Events have no cache, and another code for this.
         2 if !target.path.contains("/events") => request.ask("resourceVersion", "nonsense"),
         _ => request,
+    };
+    let mut all = Vec::new();
+    if may_be_cached(&request) {
+        all = catch_up(collection);
     }
+    all.push(request);
+    all
 }
 
 /// A selector of this sequence's objects alone. Cluster-scoped kinds share their collection with other sequences and
@@ -134,11 +154,16 @@ pub(crate) fn list(episode: &mut Episode<'_>) -> Vec<Request> {
         _ => {}
     }
     // With a version, a cache may answer that knows no pages.
+    if may_be_cached(&request) {
+        let mut all = catch_up(&request.path);
+        all.push(request);
+        return all;
+    }
     if request.has("resourceVersion") || !rng.random_bool(0.35) {
         return vec![request];
     }
     let page = request.clone().ask("limit", "1");
-    if page.has("resourceVersion") || page.has("resourceVersionMatch") {
+    if page.has("resourceVersionMatch") {
         return vec![page];
     }
     let next = page.clone().ask("continue", CONTINUE);

@@ -63,8 +63,16 @@ impl<'a> Side<'a> {
     }
 
     async fn exchange(&mut self, request: &Request) -> Result<Seen> {
-        let built = self.fill_in(request)?;
-        let response = self.client.send(built).await?;
+        let response = loop {
+            let response = self.client.send(self.fill_in(request)?).await?;
+            if response.status() != StatusCode::TOO_MANY_REQUESTS {
+                break response;
+            }
+            // Its cache of a new kind is not there yet, and it says when to ask again.
+            let wait = response.headers().get(http::header::RETRY_AFTER);
+            let wait = wait.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
+            tokio::time::sleep(Duration::from_secs(wait.unwrap_or(1))).await;
+        };
         let (parts, mut body) = response.into_parts();
         let mut warnings: Vec<String> = parts
             .headers

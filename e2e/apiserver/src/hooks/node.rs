@@ -3,9 +3,10 @@
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
+use crate::error::FieldError;
 use crate::kind::Hooks;
 use crate::kinds::typed;
-use crate::object::map_mut;
+use crate::object::{list_at, map_mut, str_at};
 
 /// Behaviour of nodes.
 pub(crate) static HOOKS: Hooks = Hooks {
@@ -32,8 +33,44 @@ pub(crate) static HOOKS: Hooks = Hooks {
     },
     fields: &["spec.unschedulable"],
     decode: typed::<Node>,
+    validate,
     ..Hooks::PLAIN
 };
+
+/// What stays once it is set.
+fn validate(node: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let (mut errors, Some(old)) = (Vec::new(), old) else {
+        return Vec::new();
+    };
+    let cidrs = list_at(old, &["spec", "podCIDRs"]);
+    let after = list_at(node, &["spec", "podCIDRs"]);
+    let changed = if cidrs.len() == after.len() {
+        cidrs
+            .iter()
+            .zip(after)
+            .filter(|(old, new)| old != new)
+            .count()
+    } else {
+        1
+    };
+    if !cidrs.is_empty() {
+        let detail = "node updates may not change podCIDR except from \"\" to valid";
+        let error = || FieldError::forbidden("spec.podCIDRs", detail);
+        errors.extend(std::iter::repeat_with(error).take(changed));
+    }
+    let id = |node| str_at(node, &["spec", "providerID"]);
+    let (before, after) = (id(old), id(node));
+    if !before.is_empty() && before != after {
+        let word = if after.is_empty() {
+            "cleared"
+        } else {
+            "modified"
+        };
+        let detail = format!("field cannot be {word} once set");
+        errors.push(FieldError::invalid("spec.providerID", Value::Null, detail));
+    }
+    errors
+}
 
 fn empty_info() -> Value {
     let fields = [

@@ -222,9 +222,26 @@ fn validate(pod: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if let Some(old) = old {
         check_change(pod, old, &mut errors);
+        check_tolerations(pod, old, &mut errors);
     }
     errors.extend(validate_spec(&pod["spec"], "spec"));
     errors
+}
+
+/// Tolerations may be added; of those that are there only the seconds may change.
+fn check_tolerations(pod: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    let of = |pod| -> Vec<Value> {
+        let mut all = list_at(pod, &["spec", "tolerations"]).to_vec();
+        for one in all.iter_mut().filter_map(Value::as_object_mut) {
+            one.remove("tolerationSeconds");
+        }
+        all
+    };
+    let after = of(pod);
+    if of(old).iter().any(|toleration| !after.contains(toleration)) {
+        let detail = "existing toleration can not be modified except its tolerationSeconds";
+        errors.push(FieldError::forbidden("spec.tolerations", detail));
+    }
 }
 
 /// The part of a pod's or a template's spec that scenarios can get wrong.

@@ -1,4 +1,4 @@
-//! Validation of the linked address fields of Services: `clusterIP`, `clusterIPs`, families and their policy.
+//! Validation of addresses in Services, among them the linked fields `clusterIP`, `clusterIPs`, families and their policy.
 
 use std::net::IpAddr;
 
@@ -13,8 +13,37 @@ fn strings(list: &[Value]) -> Vec<&str> {
         .collect()
 }
 
+/// `IsValidIPForLegacyField`: what was there before may stay.
+pub(super) fn ip_problem(path: &str, address: &Value, kept: &[Value]) -> Option<FieldError> {
+    let text = address.as_str().unwrap_or_default();
+    let detail = match text.parse::<IpAddr>() {
+        _ if kept.contains(address) => return None,
+        Err(_) => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+        Ok(IpAddr::V6(mapped)) if mapped.to_ipv4_mapped().is_some() => {
+            "must not be an IPv4-mapped IPv6 address"
+        }
+        Ok(_) => return None,
+    };
+    Some(FieldError::invalid(path, text, detail))
+}
+
+/// `IsValidCIDRForLegacyField`, around which spaces are allowed.
+pub(super) fn range_problem(path: String, range: &Value, kept: &[Value]) -> Option<FieldError> {
+    let text = range.as_str().unwrap_or_default().trim();
+    let mut before = kept.iter().filter_map(Value::as_str);
+    if before.any(|before| before.trim() == text) {
+        return None;
+    }
+    let detail = match text.parse::<ipnet::IpNet>() {
+        Err(_) => "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+        Ok(net) if net.addr() != net.network() => "must not have bits set beyond the prefix length",
+        Ok(_) => return None,
+    };
+    Some(FieldError::invalid(path, text, detail))
+}
+
 /// `ValidateServiceClusterIPsRelatedFields`.
-pub(super) fn check_cluster_ips(service: &Value) -> Vec<FieldError> {
+pub(super) fn check_cluster_ips(service: &Value, kept: &[Value]) -> Vec<FieldError> {
     let spec = Spec::of(service);
     let mut errors = Vec::new();
     if spec.is("ExternalName") {
@@ -53,13 +82,9 @@ pub(super) fn check_cluster_ips(service: &Value) -> Vec<FieldError> {
                     "'None' must be the first and only value",
                 ));
             }
-        } else if address.parse::<IpAddr>().is_err() {
-            let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-            errors.push(FieldError::invalid(
-                format!("{path}[{index}]"),
-                *address,
-                detail,
-            ));
+        } else {
+            let path = format!("{path}[{index}]");
+            errors.extend(ip_problem(&path, &Value::from(*address), kept));
         }
     }
     let invalid = errors.len() > before;

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::service::Spec;
+use super::service_addresses::ip_problem;
 use crate::error::FieldError;
+use crate::object::list_at;
+use crate::verbs::meta;
 
 /// What may not change once set.
 pub(super) fn check_change(after: Spec, before: Spec, errors: &mut Vec<FieldError>) {
@@ -77,7 +80,7 @@ fn check_kept(after: Spec, before: Spec, errors: &mut Vec<FieldError>) {
 }
 
 /// `ValidateLoadBalancerStatus`.
-pub(crate) fn validate_status(service: &Value, _old: &Value) -> Vec<FieldError> {
+pub(crate) fn validate_status(service: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let path = "status.loadBalancer.ingress";
     let ingress = service["status"]["loadBalancer"]["ingress"]
@@ -90,51 +93,46 @@ pub(crate) fn validate_status(service: &Value, _old: &Value) -> Vec<FieldError> 
         ));
         return errors;
     }
+    let published = list_at(old, &["status", "loadBalancer", "ingress"]);
+    let kept: Vec<Value> = published.iter().map(|entry| entry["ip"].clone()).collect();
     for (index, entry) in ingress.iter().enumerate() {
-        let ip = entry["ip"].as_str().unwrap_or_default();
-        if !ip.is_empty() && ip.parse::<IpAddr>().is_err() {
-            let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-            errors.push(FieldError::invalid(
-                format!("{path}[{index}].ip"),
-                ip,
-                detail,
-            ));
-        }
-        match entry["ipMode"].as_str() {
-            None => {
-                if !ip.is_empty() {
-                    errors.push(FieldError::required(
-                        format!("{path}[{index}].ipMode"),
-                        "must be specified when `ip` is set",
-                    ));
-                }
-            }
-            Some(mode) => {
-                if ip.is_empty() {
-                    let detail = "may not be specified when `ip` is not set";
-                    errors.push(FieldError::forbidden(
-                        format!("{path}[{index}].ipMode"),
-                        detail,
-                    ));
-                }
-                if !["Proxy", "VIP"].contains(&mode) {
-                    errors.push(FieldError::not_supported(
-                        format!("{path}[{index}].ipMode"),
-                        mode,
-                        &["Proxy", "VIP"],
-                    ));
-                }
-            }
-        }
-        let hostname = entry["hostname"].as_str().unwrap_or_default();
-        if hostname.parse::<IpAddr>().is_ok() {
-            let detail = "must be a DNS name, not an IP address";
-            errors.push(FieldError::invalid(
-                format!("{path}[{index}].hostname"),
-                hostname,
-                detail,
-            ));
-        }
+        check_ingress(&format!("{path}[{index}]"), entry, &kept, &mut errors);
     }
     errors
+}
+
+fn check_ingress(path: &str, entry: &Value, kept: &[Value], errors: &mut Vec<FieldError>) {
+    let text = |field: &str| entry[field].as_str().unwrap_or_default();
+    let (ip, hostname) = (text("ip"), text("hostname"));
+    if !ip.is_empty() {
+        errors.extend(ip_problem(&format!("{path}.ip"), &entry["ip"], kept));
+    }
+    let mode_path = format!("{path}.ipMode");
+    match entry["ipMode"].as_str() {
+        None if ip.is_empty() => {}
+        None => {
+            let detail = "must be specified when `ip` is set";
+            errors.push(FieldError::required(mode_path, detail));
+        }
+        Some(_) if ip.is_empty() => {
+            let detail = "may not be specified when `ip` is not set";
+            errors.push(FieldError::forbidden(mode_path, detail));
+        }
+        Some("Proxy" | "VIP") => {}
+        Some(mode) => {
+            let modes = ["Proxy", "VIP"];
+            errors.push(FieldError::not_supported(mode_path, mode, &modes));
+        }
+    }
+    if hostname.is_empty() {
+        return;
+    }
+    let host_path = format!("{path}.hostname");
+    if let Some(problem) = meta::subdomain_problem(hostname) {
+        errors.push(FieldError::invalid(host_path.as_str(), hostname, problem));
+    }
+    if hostname.parse::<IpAddr>().is_ok() {
+        let detail = "must be a DNS name, not an IP address";
+        errors.push(FieldError::invalid(host_path, hostname, detail));
+    }
 }

@@ -3,39 +3,46 @@
 use serde_json::{Value, json};
 
 use super::service::Spec;
-use super::service_addresses::check_cluster_ips;
+use super::service_addresses::{check_cluster_ips, ip_problem, range_problem};
 use super::service_change::check_change;
 use crate::error::FieldError;
 use crate::verbs::meta;
 use crate::verbs::meta::is_dns_label;
 
-/// Everything that is wrong with a Service.
+/// Everything that is wrong with a Service, in the order of `validateService`.
 pub(crate) fn validate(service: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let spec = Spec::of(service);
+    let before = old.map(Spec::of);
+    let kept = |field: &str| before.map_or(&[][..], |before| before.list(field));
     let mut errors = Vec::new();
-    if let Some(before) = old.map(Spec::of) {
+    if let Some(before) = before {
         check_change(spec, before, &mut errors);
     }
     if spec.list("ports").is_empty() && !spec.is_headless() && !spec.is("ExternalName") {
         errors.push(FieldError::required("spec.ports", ""));
     }
-    check_type(spec, &mut errors);
-    check_selector(spec, &mut errors);
+    check_fields_of_type(spec, &mut errors);
     check_ports(spec, &mut errors);
+    check_selector(spec, &mut errors);
     check_affinity(spec, &mut errors);
-    errors.extend(check_cluster_ips(service));
-    check_external_ips(spec, &mut errors);
-    check_load_balancer(spec, &mut errors);
+    errors.extend(check_cluster_ips(service, kept("clusterIPs")));
+    for (index, address) in spec.list("externalIPs").iter().enumerate() {
+        errors.extend(ip_problem(
+            &format!("spec.externalIPs[{index}]"),
+            address,
+            kept("externalIPs"),
+        ));
+    }
+    check_type(spec, &mut errors);
+    check_repeated_ports(spec, &mut errors);
+    check_load_balancer(spec, kept("loadBalancerSourceRanges"), &mut errors);
     check_traffic(spec, &mut errors);
     errors
 }
 
-fn check_type(spec: Spec, errors: &mut Vec<FieldError>) {
+/// Fields that fit the type or not.
+fn check_fields_of_type(spec: Spec, errors: &mut Vec<FieldError>) {
     let kind = spec.text("type");
-    let types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-    if !types.contains(&kind) {
-        errors.push(FieldError::not_supported("spec.type", kind, &types));
-    }
     if spec.needs_node_ports() && spec.is_headless() {
         let detail = format!("may not be set to 'None' for {kind} services");
         errors.push(FieldError::invalid("spec.clusterIPs[0]", "None", detail));
@@ -47,23 +54,27 @@ fn check_type(spec: Spec, errors: &mut Vec<FieldError>) {
                 errors.push(FieldError::forbidden(format!("spec.{field}"), detail));
             }
         }
-        if spec.text("externalName").trim_end_matches('.').is_empty() {
+        let name = spec.text("externalName");
+        let name = name.strip_suffix('.').unwrap_or(name);
+        if name.is_empty() {
             errors.push(FieldError::required("spec.externalName", ""));
+        } else if let Some(problem) = meta::subdomain_problem(name) {
+            errors.push(FieldError::invalid("spec.externalName", name, problem));
         }
     }
-    if kind == "ClusterIP" {
-        for (index, _) in spec
-            .list("ports")
-            .iter()
-            .enumerate()
-            .filter(|(_, port)| !port["nodePort"].is_null())
-        {
-            let detail = "may not be used when `type` is 'ClusterIP'";
-            errors.push(FieldError::forbidden(
-                format!("spec.ports[{index}].nodePort"),
-                detail,
-            ));
-        }
+}
+
+fn check_type(spec: Spec, errors: &mut Vec<FieldError>) {
+    let kind = spec.text("type");
+    let types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+    if !types.contains(&kind) {
+        errors.push(FieldError::not_supported("spec.type", kind, &types));
+    }
+    let ports = spec.list("ports").iter().enumerate();
+    for (index, _) in ports.filter(|(_, port)| kind == "ClusterIP" && !port["nodePort"].is_null()) {
+        let path = format!("spec.ports[{index}].nodePort");
+        let detail = "may not be used when `type` is 'ClusterIP'";
+        errors.push(FieldError::forbidden(path, detail));
     }
 }
 
@@ -72,7 +83,7 @@ const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alpha
 
 fn check_ports(spec: Spec, errors: &mut Vec<FieldError>) {
     let ports = spec.list("ports");
-    let (mut names, mut node_ports, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+    let mut names = Vec::new();
     for (index, port) in ports.iter().enumerate() {
         let path = format!("spec.ports[{index}]");
         match port["name"].as_str() {
@@ -108,7 +119,19 @@ fn check_ports(spec: Spec, errors: &mut Vec<FieldError>) {
             ));
         }
         check_target_port(&port["targetPort"], &path, errors);
+        if let Some(protocol) = port["appProtocol"].as_str()
+            && let Some(problem) = meta::key_problem(protocol)
+        {
+            let path = format!("{path}.appProtocol");
+            errors.push(FieldError::invalid(path, protocol, problem));
+        }
     }
+}
+
+/// The same node port, or the same port, twice for one protocol.
+fn check_repeated_ports(spec: Spec, errors: &mut Vec<FieldError>) {
+    let ports = spec.list("ports");
+    let (mut node_ports, mut numbers) = (Vec::new(), Vec::new());
     for (index, port) in ports.iter().enumerate() {
         let key = (&port["protocol"], &port["nodePort"]);
         if !port["nodePort"].is_null() && node_ports.contains(&key) {
@@ -200,18 +223,7 @@ fn check_affinity(spec: Spec, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_external_ips(spec: Spec, errors: &mut Vec<FieldError>) {
-    for (index, address) in spec.list("externalIPs").iter().enumerate() {
-        let address = address.as_str().unwrap_or_default();
-        if address.parse::<std::net::IpAddr>().is_err() {
-            let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-            let path = format!("spec.externalIPs[{index}]");
-            errors.push(FieldError::invalid(path, address, detail));
-        }
-    }
-}
-
-fn check_load_balancer(spec: Spec, errors: &mut Vec<FieldError>) {
+fn check_load_balancer(spec: Spec, kept: &[Value], errors: &mut Vec<FieldError>) {
     let balanced = spec.is("LoadBalancer");
     let only = "may only be used when `type` is 'LoadBalancer'";
     let ranges = spec.list("loadBalancerSourceRanges");
@@ -219,15 +231,8 @@ fn check_load_balancer(spec: Spec, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::forbidden("spec.LoadBalancerSourceRanges", only));
     }
     for (index, range) in ranges.iter().enumerate() {
-        let range = range.as_str().unwrap_or_default().trim();
-        if range.parse::<ipnet::IpNet>().is_err() {
-            let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-            errors.push(FieldError::invalid(
-                format!("spec.LoadBalancerSourceRanges[{index}]"),
-                range,
-                detail,
-            ));
-        }
+        let path = format!("spec.LoadBalancerSourceRanges[{index}]");
+        errors.extend(range_problem(path, range, kept));
     }
     if !balanced && !spec.0["allocateLoadBalancerNodePorts"].is_null() {
         errors.push(FieldError::forbidden(

@@ -26,9 +26,9 @@ pub(super) fn link_cluster_ips(service: &mut Value, old: Option<&Value>) {
         if !before.list("clusterIPs").is_empty() && after.list("clusterIPs").is_empty() {
             spec_mut(service).insert("clusterIPs".into(), before.list("clusterIPs").into());
         }
-    } else if single.is_empty() {
-        // `sameClusterIPs` compares both fields, so the list is cleared only by the client itself.
-    } else if same_list && before.text("clusterIP").is_empty() {
+    } else if same_list && single.is_empty() {
+        spec_mut(service).remove("clusterIPs");
+    } else if same_list {
         spec_mut(service).insert("clusterIPs".into(), json!([single]));
     }
 }
@@ -55,7 +55,8 @@ pub(super) fn settle_families(
         return Ok(());
     }
     default_policy(service, before);
-    let errors = check_cluster_ips(service);
+    let kept = before.map_or(&[][..], |before| before.list("clusterIPs"));
+    let errors = check_cluster_ips(service, kept);
     if !errors.is_empty() {
         return Err(refuse(service, &errors));
     }

@@ -86,7 +86,7 @@ fn merge_lists(element: &Shape, kind: &ListKind, live: &[Value], applied: &[Valu
     Value::Array(items)
 }
 
-/// The value without the paths of a set; a container that loses everything goes too.
+/// The value without the paths of a set. What has nothing left is null: the sets made of the result count on that.
 pub(crate) fn remove(shape: &Shape, value: &Value, paths: &FieldSet) -> Value {
     match value {
         Value::Object(fields) if !shape.atomic => {
@@ -100,11 +100,9 @@ pub(crate) fn remove(shape: &Shape, value: &Value, paths: &FieldSet) -> Value {
                     Some(below) => remove(shape.field(name), field, below),
                     None => field.clone(),
                 };
-                if !field.is_null() {
-                    kept.insert(name.clone(), field);
-                }
+                kept.insert(name.clone(), field);
             }
-            if kept.is_empty() && !fields.is_empty() {
+            if kept.is_empty() {
                 Value::Null
             } else {
                 Value::Object(kept)
@@ -122,14 +120,15 @@ pub(crate) fn remove(shape: &Shape, value: &Value, paths: &FieldSet) -> Value {
                     },
                     None => Some(item.clone()),
                 })
-                .filter(|item| !item.is_null())
                 .collect();
-            if kept.is_empty() && !items.is_empty() {
+            if kept.is_empty() {
                 Value::Null
             } else {
                 Value::Array(kept)
             }
         }
+        // Containers with one owner have no part that could go alone.
+        Value::Object(_) | Value::Array(_) => Value::Null,
         _ => value.clone(),
     }
 }

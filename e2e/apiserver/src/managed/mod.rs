@@ -124,21 +124,28 @@ impl Managed {
         }
     }
 
-    /// The entries to which a plain write adds its own: those that it brings, so that kubectl can turn the fields of
-    /// client-side apply into those of server-side apply, or the live ones if it brings none or writes a part only. An
-    /// explicit `[{}]` resets the list.
-    fn before(call: &Call, live: &Value, new: &Value) -> Self {
-        let brought = list_at(new, &["metadata", "managedFields"]);
-        let exists = !crate::object::uid(live).is_empty();
-        if brought == [json!({})] {
-            return Self {
+    /// The entries that a plain write begins with: those that it sends, where they can be read; else the live ones.
+    fn of_write(call: &Call, live: &Value, new: &Value) -> Self {
+        let sent = list_at(new, &["metadata", "managedFields"]);
+        let readable = |entry: &Value| {
+            (entry["operation"] == "Apply" || entry["operation"] == "Update")
+                && entry["fieldsType"] == "FieldsV1"
+                && entry["apiVersion"]
+                    .as_str()
+                    .is_some_and(|version| !version.is_empty())
+        };
+        // Subresources cannot change the list. An explicit `[{}]` empties it.
+        if call.part != Part::Main {
+            Self::read(live)
+        } else if sent == [json!({})] {
+            Self {
                 entries: BTreeMap::new(),
-            };
+            }
+        } else if !sent.is_empty() && sent.iter().all(readable) {
+            Self::read(new)
+        } else {
+            Self::read(live)
         }
-        if exists && call.part == Part::Main && !brought.is_empty() {
-            return Self::read(new);
-        }
-        Self::read(live)
     }
 
     fn write(mut self, object: &mut Value) {
@@ -213,7 +220,8 @@ impl Managed {
         if !self.entries.is_empty() || crate::object::uid(live).is_empty() {
             return;
         }
-        let nothing = json!({"apiVersion": live["apiVersion"], "kind": live["kind"]});
+        let mut nothing = json!({"apiVersion": live["apiVersion"], "kind": live["kind"]});
+        (call.kind.hooks.zero)(&mut nothing);
         let all = Comparison::of(&call.kind.shape, &nothing, live).changed();
         let fields = all.without_subtrees(&ignored(call));
         if fields.is_empty() {
@@ -224,7 +232,7 @@ impl Managed {
             operation: Manager::Update,
             manager: "before-first-apply".into(),
             version: version.clone(),
-            part: String::new(),
+            part: call.part.name().to_owned(),
         };
         let entry = Entry {
             fields,
@@ -264,8 +272,7 @@ fn ignored(call: &Call) -> FieldSet {
     let server_owned = FieldSet::from_json(&json!({
         "f:apiVersion": {}, "f:kind": {},
         "f:metadata": {
-            "f:creationTimestamp": {}, "f:deletionGracePeriodSeconds": {}, "f:deletionTimestamp": {},
-            "f:generation": {}, "f:managedFields": {}, "f:name": {}, "f:namespace": {},
+            "f:creationTimestamp": {}, "f:generation": {}, "f:managedFields": {}, "f:name": {}, "f:namespace": {},
             "f:resourceVersion": {}, "f:selfLink": {}, "f:uid": {}
         }
     }));
@@ -282,6 +289,9 @@ fn reset_by(call: &Call) -> FieldSet {
         Part::Status if call.kind.table == "deployments.apps" => {
             json!({"f:spec": {}, "f:metadata": {"f:labels": {}}})
         }
+        Part::Status if call.kind.table == "pods" => {
+            json!({"f:spec": {}, "f:metadata": {"f:deletionTimestamp": {}, "f:ownerReferences": {}}})
+        }
         Part::Status => json!({"f:spec": {}}),
         _ => json!({"f:status": {}}),
     })
@@ -289,7 +299,7 @@ fn reset_by(call: &Call) -> FieldSet {
 
 /// Records a plain write: the writer owns what it changed, the others lose it.
 pub(crate) fn track(call: &Call, operation: Manager, live: &Value, new: &mut Value) {
-    let mut managed = Managed::before(call, live, new);
+    let mut managed = Managed::of_write(call, live, new);
     if managed.entries.is_empty() && !crate::object::uid(live).is_empty() {
         // Nobody's fields are looked after until the first apply.
         meta_mut(new).remove("managedFields");

@@ -156,7 +156,10 @@ impl State {
         }
         if matches!(grace, Grace::For(_)) {
             // Also one that goes at once is seen marked first.
-            self.commit(call, new);
+            let marked = self.commit(call, new);
+            if call.dry_run {
+                return Ok(Deleted::Gone(marked));
+            }
         }
         let last = self
             .purge(call, &call.key())

@@ -114,6 +114,8 @@ impl State {
             .into_iter()
             .map(|(_, object)| object.clone())
             .collect();
+        let single = options.continue_token.is_empty() && options.selector.is_of_one_name();
+        let next = next.filter(|_| !single);
         let continue_token = next.map(|start| Token { version, start }.encode());
         // With a selector the server does not know what is left.
         let remaining = (rest > 0 && options.selector.is_empty()).then_some(rest);

@@ -51,7 +51,7 @@ pub(crate) fn decode(kind: &Kind, mut body: Value) -> Result<(Value, Vec<String>
 }
 
 /// Quantities may be written as numbers; Go keeps their text.
-fn quantities_to_text(value: &mut Value) {
+pub(crate) fn quantities_to_text(value: &mut Value) {
     const HOLDERS: [&str; 6] = [
         "limits",
         "requests",
@@ -401,6 +401,11 @@ fn name_problem(kind: &Kind, name: &str) -> Option<String> {
             (!is_dns_label(name)).then(|| LABEL.to_owned())
         };
     }
+    subdomain_problem(name)
+}
+
+/// What keeps a name from being an RFC 1123 subdomain.
+pub(crate) fn subdomain_problem(name: &str) -> Option<String> {
     if name.len() > 253 {
         return Some("must be no more than 253 characters".into());
     }

@@ -87,8 +87,9 @@ impl State {
         if old.is_none() && call.part != Part::Main {
             return Err(call.not_found());
         }
-        let mut config = checked_config(call, config)?;
+        let (mut config, named) = checked_config(call, config)?;
         let Some(old) = old else {
+            named?;
             let wanted = object::uid(&config);
             if !wanted.is_empty() {
                 let why = format!(
@@ -96,7 +97,9 @@ impl State {
                 );
                 return Err(ApiError::conflict(&call.kind.resource(), &call.name, why));
             }
-            meta_mut(&mut config).remove("resourceVersion");
+            if !call.dry_run {
+                meta_mut(&mut config).remove("resourceVersion");
+            }
             let live =
                 json!({"apiVersion": config["apiVersion"], "kind": config["kind"], "metadata": {}});
             let mut new = managed::apply(call, &live, &config, force)?;
@@ -116,6 +119,7 @@ impl State {
         meta_mut(&mut config).remove("resourceVersion");
         let mut new = managed::apply(call, &old, &config, force)?;
         // Conflicts are told first.
+        named?;
         check_version(call, &mut asked, &old).or_else(|error| {
             // An applied configuration needs no version, even where updates do.
             if object::version(&asked).is_empty() {
@@ -140,11 +144,11 @@ impl State {
 /// Empty maps and lists that only the applied text has.
 fn drop_empty(call: &Call, new: &mut Value) {
     if call.kind.is_custom() {
-        let metadata = meta_mut(new);
-        metadata.retain(|name, field| {
-            let map = ["labels", "annotations"].contains(&name.as_str());
-            !map || field.as_object().is_none_or(|map| !map.is_empty())
-        });
+        let empty = |field: &Value| {
+            field.as_object().is_some_and(serde_json::Map::is_empty)
+                || field.as_array().is_some_and(Vec::is_empty)
+        };
+        meta_mut(new).retain(|_, field| !empty(field));
     } else {
         meta::drop_empty(&call.kind.shape, new);
     }
@@ -156,8 +160,9 @@ pub(crate) fn not_an_object(patched: &Value, why: &str) -> ApiError {
     ApiError::invalid(&GroupResource::new("", ""), "", &[error])
 }
 
-/// An applied configuration: typed but not defaulted, since it owns only what it names.
-fn checked_config(call: &Call, config: &Value) -> Result<Value> {
+/// An applied configuration: typed but not defaulted, since it owns only what it names. Also whether its name is the one
+/// that the request is about.
+fn checked_config(call: &Call, config: &Value) -> Result<(Value, Result<()>)> {
     if !object::list_at(config, &["metadata", "managedFields"]).is_empty() {
         return Err(ApiError::bad_request("metadata.managedFields must be nil"));
     }
@@ -200,11 +205,14 @@ fn checked_config(call: &Call, config: &Value) -> Result<Value> {
     }
     let mut config = config.clone();
     object::drop_nulls(&mut config);
+    if !call.kind.is_custom() {
+        meta::quantities_to_text(&mut config);
+    }
     if let Some(conversion) = &call.kind.conversion {
         config = (conversion.to_stored)(config);
     }
-    meta::settle_identity(call, &mut config)?;
-    Ok(config)
+    let named = meta::settle_identity(call, &mut config);
+    Ok((config, named))
 }
 
 /// Whether the operation tests that nothing is where nothing is. The real server takes a `test` for

@@ -31,7 +31,9 @@ impl State {
                 return Err(call.not_found());
             }
             check_uid(call, &object, None)?;
-            meta_mut(&mut object).remove("resourceVersion");
+            if !call.dry_run {
+                meta_mut(&mut object).remove("resourceVersion");
+            }
             let object = self.create(call, object)?;
             return Ok(Written {
                 object,
@@ -60,8 +62,7 @@ impl State {
         let mut errors;
         if call.part == Part::Status {
             keep_all_but_status(&kind, &mut new, old);
-            errors = meta::validate_metadata(&kind, &new);
-            errors.extend(meta::validate_metadata_update(&new, old));
+            errors = metadata_problems(&kind, &new, old);
             errors.extend((kind.hooks.validate_status)(&new, old));
         } else {
             if kind.has(Trait::Status) && call.part != Part::Finalize {
@@ -69,8 +70,7 @@ impl State {
                 set_or_remove(&mut new, "status", status);
             }
             (kind.hooks.prepare)(&mut self.allocations, &mut new, Some(old))?;
-            errors = meta::validate_metadata(&kind, &new);
-            errors.extend(meta::validate_metadata_update(&new, old));
+            errors = metadata_problems(&kind, &new, old);
             errors.extend((kind.hooks.validate)(&new, Some(old)));
         }
         errors.extend(kind.schema.iter().flat_map(|schema| schema.validate(&new)));
@@ -95,6 +95,15 @@ impl State {
         }
         Ok(self.commit(call, new))
     }
+}
+
+/// Everything that is wrong with the metadata of an object's next state.
+fn metadata_problems(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = meta::validate_metadata(kind, new);
+    errors.extend(meta::validate_metadata_update(new, old));
+    // The names of single finalizers are looked at last.
+    errors.sort_by_key(|error| error.field.starts_with("metadata.finalizers["));
+    errors
 }
 
 /// A namespace also waits for the finalizers of its spec.

@@ -218,7 +218,7 @@ async fn wrong_services_are_refused_with_field_and_reason() {
         (
             json!({"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}),
             "spec.clusterIPs",
-            "Invalid value: [\"10.0.0.1\"]: failed to allocate IP 10.0.0.1: the provided IP is not in the valid range. The range of valid IPs is 10.96.0.0/16",
+            "Invalid value: [\"10.0.0.1\"]: failed to allocate IP 10.0.0.1: the provided network does not match the current range",
         ),
         (
             json!({"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}),
