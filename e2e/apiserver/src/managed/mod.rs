@@ -124,6 +124,23 @@ impl Managed {
         }
     }
 
+    /// The entries to which a plain write adds its own: those that it brings, so that kubectl can turn the fields of
+    /// client-side apply into those of server-side apply, or the live ones if it brings none or writes a part only. An
+    /// explicit `[{}]` resets the list.
+    fn before(call: &Call, live: &Value, new: &Value) -> Self {
+        let brought = list_at(new, &["metadata", "managedFields"]);
+        let exists = !crate::object::uid(live).is_empty();
+        if brought == [json!({})] {
+            return Self {
+                entries: BTreeMap::new(),
+            };
+        }
+        if exists && call.part == Part::Main && !brought.is_empty() {
+            return Self::read(new);
+        }
+        Self::read(live)
+    }
+
     fn write(mut self, object: &mut Value) {
         self.cap();
         let mut entries: Vec<(Id, Entry)> = self.entries.into_iter().collect();
@@ -272,15 +289,7 @@ fn reset_by(call: &Call) -> FieldSet {
 
 /// Records a plain write: the writer owns what it changed, the others lose it.
 pub(crate) fn track(call: &Call, operation: Manager, live: &Value, new: &mut Value) {
-    // An explicit `[{}]` resets the list; anything else that clients send back is ignored.
-    let reset = list_at(new, &["metadata", "managedFields"]) == [json!({})];
-    let mut managed = if reset {
-        Managed {
-            entries: BTreeMap::new(),
-        }
-    } else {
-        Managed::read(live)
-    };
+    let mut managed = Managed::before(call, live, new);
     if managed.entries.is_empty() && !crate::object::uid(live).is_empty() {
         // Nobody's fields are looked after until the first apply.
         meta_mut(new).remove("managedFields");
