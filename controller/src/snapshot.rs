@@ -11,7 +11,7 @@ use onehop_core::crd::{
     TargetState,
 };
 use onehop_core::endpoint::Endpoint;
-use onehop_core::id::{InstallId, IpFamily, NodeName, PodUid, PortKey, ServiceKey};
+use onehop_core::id::{InstallId, IpFamily, NodeName, PodUid, PortKey, ServiceKey, Zone};
 use onehop_core::node::NodeView;
 use onehop_core::service::{ServiceKind, ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
@@ -97,12 +97,17 @@ pub fn members(
 ) -> BTreeMap<PortKey, PortMembers> {
     let endpoints = index.endpoints(&service.key);
     let going = going_nodes(index);
+    let zone = |node: &NodeView| Some((node.name.clone(), node.zone.clone()?));
+    let zones: BTreeMap<NodeName, Zone> = index.nodes().filter_map(zone).collect();
     let ports = service.ports.iter().map(|port| {
         let mut members = PortMembers::default();
         for family in families {
             let endpoints = endpoints.of(service, port, *family);
             let nodes = |at_port| nodes(index, service, (endpoints, *family), at_port);
-            members.pods.extend(pods(index, service, endpoints, &going));
+            members.pods.extend(Members {
+                zones: zones_of(endpoints, &zones),
+                ..pods(index, service, endpoints, &going)
+            });
             if let Some(node_port) = port.node_port {
                 members.nodes.extend(nodes(node_port));
             }
@@ -223,8 +228,14 @@ fn pods(
     });
     Members {
         list: list.collect(),
-        at_most_healthy: None,
+        ..Members::default()
     }
+}
+
+/// The zone of each endpoint's node.
+fn zones_of(endpoints: &[Endpoint], zones: &BTreeMap<NodeName, Zone>) -> BTreeMap<IpAddr, Zone> {
+    let zone = |endpoint: &Endpoint| Some((endpoint.address, zones.get(endpoint.node()?)?.clone()));
+    endpoints.iter().filter_map(zone).collect()
 }
 
 fn endpoint_state(index: &Index, endpoint: &Endpoint, going: &BTreeMap<NodeName, Going>) -> State {
@@ -297,9 +308,11 @@ fn nodes(
             .collect::<BTreeSet<_>>()
             .len()
     });
+    let zone = |node: &NodeView| Some((node.primary_address(family)?, node.zone.clone()?));
     Members {
         list: list.collect(),
         at_most_healthy,
+        zones: index.nodes().filter_map(zone).collect(),
     }
 }
 

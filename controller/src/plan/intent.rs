@@ -89,12 +89,15 @@ pub struct Members {
     /// How many can be healthy at once, where that is fewer than are registered: with
     /// `externalTrafficPolicy: Local`, the nodes that have a ready endpoint.
     pub at_most_healthy: Option<usize>,
+    /// The zone of each target's node, where the node says it.
+    pub zones: BTreeMap<IpAddr, Zone>,
 }
 
 impl Members {
     /// Adds targets of another family.
     pub fn extend(&mut self, other: Self) {
         self.list.extend(other.list);
+        self.zones.extend(other.zones);
         self.at_most_healthy = match (self.at_most_healthy, other.at_most_healthy) {
             (Some(one), Some(more)) => Some(one + more),
             (one, more) => one.or(more),

@@ -12,7 +12,10 @@ use e2e_cloud::assertions::{
     PodSpan, deregistered_first, groups_with, reused_early, without_owner, writes_after,
     zero_healthy,
 };
-use e2e_cloud::engine::{Event, GroupId, ListenerKey, Operation, Protocol, Tags, TargetState};
+use e2e_cloud::engine::{
+    Event, GroupId, LbSpec, ListenerKey, Operation, Profile, Protocol, Tags, TargetSpec,
+    TargetState,
+};
 use onehop_core::time::Time;
 
 const NOTICE: Duration = Duration::from_millis(500);
@@ -24,6 +27,7 @@ fn events(sim: &Sim) -> Vec<Arc<Event>> {
 fn pod(last: u8, ready: Time, until: Option<Time>) -> PodSpan {
     PodSpan {
         address: target(last).ip(),
+        zone: None,
         ready,
         until,
     }
@@ -169,6 +173,53 @@ fn fc103_a_listener_is_judged_by_the_group_that_it_points_at() {
     assert_eq!(gaps.len(), 1, "{gaps:?}");
     assert_eq!((gaps[0].from, gaps[0].to), (from, sim.now));
     assert_eq!(gaps[0].listener, format!("{lb}/80-tcp"));
+}
+
+#[test]
+fn fc103_with_cross_zone_off_each_zone_is_judged_for_itself() {
+    let in_zone = |at: std::net::SocketAddr, zone: &str| TargetSpec {
+        target: at,
+        zone: Some(zone.to_owned()),
+    };
+    let run = |cross_zone: bool| {
+        let mut sim = Sim::new(Profile::local(), 1, &["a", "b"]);
+        let (lb, group) = sim.balanced_group(tcp_group("web"));
+        let spec = LbSpec {
+            cross_zone,
+            ..common::lb("svc", &["198.51.100.7", "198.51.100.8"])
+        };
+        sim.engine.update_lb(sim.now, &lb, spec).unwrap();
+        sim.up.extend([target(1), target(2), target(3)]);
+        let ready = sim.now;
+        let targets = vec![in_zone(target(1), "a"), in_zone(target(2), "b")];
+        sim.engine.register(sim.now, &group, targets).unwrap();
+        sim.run_secs(5);
+        // Zone b has none for a while, though its pods 2 and 3 are ready all the time.
+        let from = sim.now;
+        sim.deregister(&group, target(2));
+        sim.run_secs(4);
+        let to = sim.now;
+        let late = vec![in_zone(target(3), "b")];
+        sim.engine.register(sim.now, &group, late).unwrap();
+        sim.run_secs(5);
+        let of = |last, zone: &str| PodSpan {
+            zone: Some(zone.to_owned()),
+            ..pod(last, ready, None)
+        };
+        let pods = [of(1, "a"), of(2, "b"), of(3, "b")];
+        let groups = BTreeSet::from([group]);
+        let gaps = zero_healthy(&events(&sim), &groups, &pods, sim.now);
+        // Without a pod that is ready in that zone nothing is to complain about.
+        let elsewhere = zero_healthy(&events(&sim), &groups, &pods[..1], sim.now);
+        assert_eq!(elsewhere, []);
+        (gaps, from, to)
+    };
+    // FC-103 (1): zone a goes on serving clients of both.
+    assert_eq!(run(true).0, []);
+    let (gaps, from, to) = run(false);
+    assert_eq!(gaps.len(), 1, "{gaps:?}");
+    assert_eq!(gaps[0].zone.as_deref(), Some("b"), "FC-103 (1)");
+    assert_eq!((gaps[0].from, gaps[0].to), (from, to));
 }
 
 #[test]

@@ -8,12 +8,13 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::{START, Sim, check, lb, target, tcp_group};
 use e2e_cloud::engine::{
-    AllDown, Established, GroupSpec, Lag, Lags, ListenerKey, Profile, Protocol, Reason, TargetSpec,
-    TargetState, What,
+    AllDown, Established, GroupSpec, HealthCheck, Lag, Lags, ListenerKey, Profile, Protocol,
+    Reason, TargetSpec, TargetState, What,
 };
 
 const HTTP: ListenerKey = ListenerKey {
@@ -432,4 +433,65 @@ fn fc22_the_switch_for_all_down_is_one_load_balancers_own() {
     };
     sim.engine.override_profile(&lb, open).unwrap();
     assert_eq!(sim.front().targets, [target(1)]);
+}
+
+/// What peers set is taken as it is, and shows a target that fails as soon as they count on it.
+#[test]
+fn fc39a_the_usual_settings_of_controllers_are_usable_and_take_their_time() {
+    let presets = [
+        ("LBC ip", HealthCheck::lbc_ip(), 30),
+        (
+            "LBC instance, Local",
+            HealthCheck::lbc_instance_local(31_000),
+            20,
+        ),
+        ("CPA, Local", HealthCheck::cpa_local(31_000), 10),
+        ("CPA, Cluster", HealthCheck::cpa_cluster(), 10),
+        ("CPA, shared", HealthCheck::cpa_shared(), 10),
+    ];
+    for (name, check, seconds) in presets {
+        let mut sim = Sim::local();
+        let (_, group) = sim.balanced_group(GroupSpec {
+            health: Some(check.clone()),
+            ..tcp_group("web")
+        });
+        let probed = SocketAddr::new(target(1).ip(), check.port.unwrap_or(target(1).port()));
+        sim.up.insert(probed);
+        sim.register(&group, &[target(1)]);
+        let (good, last) = (u64::from(check.healthy), check.interval.as_secs());
+        sim.run_secs((good - 1) * last);
+        assert_eq!(
+            sim.state(&group, target(1)).0,
+            TargetState::Healthy,
+            "FC-39a: {name}"
+        );
+        // It fails just after a good probe: the longest that anybody waits for the verdict.
+        sim.run_secs(1);
+        sim.up.clear();
+        sim.run_secs(seconds - 2);
+        assert_eq!(
+            sim.state(&group, target(1)).0,
+            TargetState::Healthy,
+            "FC-39a: {name}"
+        );
+        sim.run_secs(2);
+        assert_eq!(
+            sim.state(&group, target(1)).0,
+            TargetState::Unhealthy,
+            "FC-39a: {name}"
+        );
+    }
+    // UDP has no probe of its own: a target counts as healthy.
+    let mut sim = Sim::local();
+    let (_, group) = sim.balanced_group(GroupSpec {
+        protocol: Protocol::Udp,
+        health: None,
+        ..tcp_group("dns")
+    });
+    sim.register(&group, &[target(1)]);
+    assert_eq!(
+        sim.state(&group, target(1)).0,
+        TargetState::Healthy,
+        "FC-39a"
+    );
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use common::{FRONT, lb, tcp_group};
 use e2e_cloud::engine::{GroupSpec, HealthCheck, ListenerKey, Protocol, TargetState};
-use world::{SILENCE, Talk, Target, World, ask, front};
+use world::{PATIENCE, SILENCE, Talk, Target, World, ask, front};
 
 const HTTP: ListenerKey = ListenerKey {
     port: 80,
@@ -309,4 +309,31 @@ async fn load(
         .filter_map(|result| result.as_ref().err().map(ToString::to_string));
     let failures: Vec<_> = failures.collect();
     (results.len() - failures.len(), failures)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fc65_one_number_has_a_listener_for_tcp_and_one_for_udp_each_with_targets_of_its_own() {
+    let world = World::new();
+    let (tcp, udp) = (Target::new(&world, "tcp"), Target::new(&world, "udp"));
+    let (id, _) = world
+        .balance(quick_group(), lb("svc", &[FRONT]), &[&tcp])
+        .await;
+    let key = ListenerKey {
+        port: 80,
+        protocol: Protocol::Udp,
+    };
+    let group = world.cloud().with(|engine, now| {
+        let group = engine.create_group(now, "dns", udp_group()).unwrap().id;
+        engine.put_listener(now, &id, key, &group).unwrap();
+        group
+    });
+    world.register(&group, &[&udp]);
+    world.until(&group, udp.at, TargetState::Healthy).await;
+    let socket = world.udp();
+    for _ in 0..3 {
+        // FC-65
+        assert_eq!(world.connect().await.unwrap().target, "tcp");
+        let answer = ask(&socket, PATIENCE).await.unwrap();
+        assert_eq!(answer.0, "udp");
+    }
 }

@@ -1,7 +1,7 @@
-//! What the router drops, packet by packet, read through NFLOG (FC-72, FC-73).
+//! What the router and nodes drop, packet by packet, read through NFLOG (FC-72, FC-73, FC-29c).
 //!
 //! nftables' `log` to the kernel log is mute in child namespaces; an nflog group is not. The reader is a thread of
-//! the router's namespace; it knows the numbers of `nfnetlink_log` that it needs and nothing else of netlink.
+//! the namespace; it knows the numbers of `nfnetlink_log` that it needs and nothing else of netlink.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,10 +15,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::netns::Netns;
 use crate::{Result, io};
 
-/// The nflog group that the router's rules log to.
+/// The nflog group that rules log to.
 pub const GROUP: u16 = 1;
 
-/// Why the router dropped a packet.
+/// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
@@ -26,24 +26,29 @@ pub enum DropReason {
     SrcCheckDrop,
     /// No port owns the packet's destination (FC-73).
     NoOwner,
+    /// The node got a packet for the address of a load balancer, and nobody on it forwards that (FC-29c).
+    VipNoProxy,
 }
 
 impl DropReason {
+    const ALL: [Self; 3] = [Self::SrcCheckDrop, Self::NoOwner, Self::VipNoProxy];
+
     /// The word in logs, also the prefix of the nflog rule.
     pub const fn word(self) -> &'static str {
         match self {
             Self::SrcCheckDrop => "src_check_drop",
             Self::NoOwner => "no_owner",
+            Self::VipNoProxy => "vip_no_proxy",
         }
     }
 }
 
-/// One packet that the router dropped.
+/// One packet that was dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Drop {
     /// Why.
     pub reason: DropReason,
-    /// Router port on which it came in, as `n1e0` (node 1, primary interface).
+    /// Interface on which it came in: a router's port, as `n1e0` (node 1, primary interface), or one of the node.
     pub port: String,
     /// Its source.
     pub source: IpAddr,
@@ -70,15 +75,15 @@ pub(crate) struct DropLog {
 const KEPT: usize = 4096;
 
 impl DropLog {
-    pub(crate) fn start(router: &Netns, hook: Option<DropHook>) -> Result<Self> {
-        let socket = router
+    pub(crate) fn start(ns: &Netns, hook: Option<DropHook>) -> Result<Self> {
+        let socket = ns
             .run(open)
-            .map_err(io("bind the nflog group in the router"))?;
+            .map_err(io(format!("bind the nflog group in {}", ns.name())))?;
         let control = socket.try_clone().map_err(io("clone the nflog socket"))?;
         let seen = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let (to, stopped) = (Arc::clone(&seen), Arc::clone(&stop));
-        let reader = router.thread("nflog", move || read(socket, &stopped, &to, hook.as_ref()))?;
+        let reader = ns.thread("nflog", move || read(socket, &stopped, &to, hook.as_ref()))?;
         Ok(Self {
             seen,
             stop,
@@ -225,9 +230,7 @@ fn packet(message: &[u8]) -> Option<Drop> {
     let prefix = std::str::from_utf8(find(ATTR_PREFIX)?)
         .ok()?
         .trim_end_matches('\0');
-    let reason = [DropReason::SrcCheckDrop, DropReason::NoOwner]
-        .into_iter()
-        .find(|r| r.word() == prefix)?;
+    let reason = DropReason::ALL.into_iter().find(|r| r.word() == prefix)?;
     let index = u32::from_be_bytes(find(ATTR_INDEV)?.try_into().ok()?);
     let port = if_indextoname(index).map_or_else(
         |_| format!("if{index}"),

@@ -142,6 +142,7 @@ impl Fabric {
             cooldown: self.config.cooldown,
             after_cooldown: self.config.after_cooldown,
             on_address: self.config.on_address.clone(),
+            on_drop: self.config.on_drop.clone(),
             offered: Arc::clone(&self.offered),
         };
         let mut batch = Batch::default();

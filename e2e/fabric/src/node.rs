@@ -12,6 +12,7 @@ use std::time::Duration;
 use ipnet::{Ipv4Net, Ipv6Net};
 use onehop_runtime::clock::Clock;
 
+use crate::drops::{Drop, DropHook, DropLog};
 use crate::fabric::{AddressHook, host};
 use crate::flows::FlowLog;
 use crate::ip::Batch;
@@ -44,6 +45,7 @@ pub(crate) struct NodePlan {
     pub(crate) cooldown: Duration,
     pub(crate) after_cooldown: AfterCooldown,
     pub(crate) on_address: Option<AddressHook>,
+    pub(crate) on_drop: Option<DropHook>,
     pub(crate) offered: Arc<Mutex<Vec<(Ipv4Addr, String)>>>,
 }
 
@@ -58,6 +60,7 @@ struct Inner {
     plan: NodePlan,
     book: Mutex<AddressBook>,
     flows: FlowLog,
+    drops: DropLog,
 }
 
 impl NodeNet {
@@ -70,12 +73,14 @@ impl NodeNet {
             plan.after_cooldown,
         );
         let flows = FlowLog::start(&ns, plan.clock)?;
+        let drops = DropLog::start(&ns, plan.on_drop.clone())?;
         let node = Self {
             inner: Arc::new(Inner {
                 ns,
                 plan,
                 book: Mutex::new(book),
                 flows,
+                drops,
             }),
         };
         node.configure()?;
@@ -103,6 +108,20 @@ impl NodeNet {
     /// Which endpoints the node chose for flows that came to its ports and addresses.
     pub fn flows(&self) -> &FlowLog {
         &self.inner.flows
+    }
+
+    /// Packets for a load balancer's address that nobody on the node forwarded, the first 4,096.
+    pub fn drops(&self) -> Vec<Drop> {
+        self.inner.drops.seen()
+    }
+
+    /// The node is gone from every network at once, as after a crash. It does not come back.
+    pub fn go_dark(&self) -> Result<()> {
+        let mut batch = Batch::default();
+        for interface in [Self::PRIMARY, Self::SECONDARY, "mgmt0"] {
+            batch.line(format!("link set {interface} down"));
+        }
+        batch.run(self.netns())
     }
 
     /// The node's address (`InternalIP`).

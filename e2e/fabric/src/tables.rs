@@ -15,12 +15,14 @@ use onehop_nft::{
 use crate::drops::{DropReason, GROUP};
 use crate::floating::DELIVERED;
 use crate::netns::Netns;
-use crate::{Error, Result};
+use crate::{Error, Fabric, Result};
 
 const RAW: i32 = -300;
 /// After connection tracking, before everything that asks it.
 const TRACKED: i32 = -190;
 const MANGLE: i32 = -150;
+/// After every service proxy's own filters.
+const AFTER_PROXIES: i32 = 300;
 
 /// The router's tables, `ip fabric` and `ip6 fabric`.
 pub(crate) struct RouterTable {
@@ -75,6 +77,8 @@ impl RouterTable {
         let chains: &[&str] = match reason {
             DropReason::SrcCheckDrop => &["source-check", "floating-check"],
             DropReason::NoOwner => &["destination-check"],
+            // Nodes do that.
+            DropReason::VipNoProxy => &[],
         };
         let counted: std::result::Result<u64, String> = self.ns.run(move || {
             let mut socket = Socket::open().map_err(|e| e.to_string())?;
@@ -418,6 +422,16 @@ fn add_cni(batch: &mut Batch, primary: &str, mark: u32, pods: IpNet) {
     for rule in [to_node, floating, from_pod] {
         batch.add_rule(&of, "prerouting", &rule);
     }
+    // FC-29c: what a service proxy has not translated by now would go back into the network.
+    let lb: IpNet = match family {
+        Family::Ip6 => Fabric::LB_CIDR6.into(),
+        _ => Fabric::LB_CIDR.into(),
+    };
+    let late = Chain::base("forward", ChainType::Filter, Hook::Forward, AFTER_PROXIES);
+    batch.add_chain(&of, &late);
+    let nobody = Rule::new(family).iifname(primary);
+    let nobody = nobody.daddr(lb.addr(), lb.prefix_len());
+    batch.add_rule(&of, "forward", &dropped(nobody, DropReason::VipNoProxy));
 }
 
 pub(crate) fn commit(ns: &Netns, what: &str, batch: Batch) -> Result<()> {

@@ -33,6 +33,7 @@ fn choose(lb: &LbNet, mark: u32) {
             -150,
         ),
     );
+    batch.flush_chain(&table, "prerouting");
     let rule = Rule::ip().daddr(LB.into(), 32).set_mark(0, mark);
     batch.add_rule(&table, "prerouting", &rule);
     lb.netns()
@@ -95,6 +96,19 @@ async fn fc_t29_a_floating_packet_reaches_the_chosen_member_and_only_its_flows_r
         0,
         "FC-T29: replies pass the source check"
     );
+    // FC-29c: a member on which nobody forwards the address does not send the packet back.
+    choose(&lb, to_a);
+    let _asked = udp_to(client.netns(), at(LB, 80));
+    eventually("the node says so", || a.drops().len() == 1);
+    let nobody = &a.drops()[0];
+    assert_eq!(nobody.reason, DropReason::VipNoProxy, "FC-29c");
+    assert_eq!(
+        (nobody.source, nobody.destination, nobody.port.as_str()),
+        (client.address().into(), LB.into(), "eth0"),
+        "FC-29c"
+    );
+    assert_eq!((b.drops(), source_drops(&fabric)), (vec![], 0), "FC-29c");
+    choose(&lb, to_b);
     // The reply of a flow by another port of the same node is dropped.
     ip(b.netns(), "rule add pref 100 fwmark 0x80/0x80 lookup 102");
     let _servers = serve_once(pod.netns(), target);

@@ -1,6 +1,9 @@
 //! A Deployment rolls out under load, and every connection is accounted for (harness.md section 7).
 
-use super::cause::{FailureReport, explain, millis};
+use super::{
+    cause::{FailureReport, explain, millis},
+    requests::record,
+};
 use crate::{
     traffic::{Attempt, Endpoint, Load, Running, Transport},
     world::{World, syn_retransmissions},
@@ -91,6 +94,7 @@ impl Rollout<'_> {
             failures.extend(failed.and_then(|attempt| explain(world, &attempt, began)));
         };
         let ((tcp, tcp_rest), (udp, udp_rest)) = (tcp.stop().await, udp.stop().await);
+        record(world, tcp.attempts.iter().chain(&udp.attempts))?;
         let rest = tcp_rest.iter().chain(&udp_rest);
         failures.extend(rest.filter_map(|attempt| explain(world, attempt, began)));
         Ok(RolloutReport {

@@ -24,6 +24,10 @@ pub struct Load {
 /// One request of a load and what became of it.
 #[derive(Clone, Debug)]
 pub struct Attempt {
+    /// Its number in its load, from 1.
+    pub number: u64,
+    /// Where it was sent.
+    pub to: SocketAddr,
     /// What it travelled on.
     pub transport: Transport,
     /// When it began.
@@ -124,18 +128,19 @@ async fn send(
     let gap = Duration::from_secs(1) / load.per_second;
     let first = clock.now();
     let mut last = first;
-    let mut number = 0;
+    let mut number: u32 = 0;
     let failed = Arc::new(failed);
     while !*stopped.borrow() {
         last = clock.now();
+        number += 1;
+        let told = (done.clone(), failed.clone());
         tokio::spawn(one(
+            u64::from(number),
             load.to,
             sockets.clone(),
             clock,
-            done.clone(),
-            failed.clone(),
+            told,
         ));
-        number += 1;
         tokio::select! {
             () = clock.sleep_until(first + gap * number) => {}
             _ = stopped.changed() => {}
@@ -152,16 +157,18 @@ async fn send(
     }
 }
 
-async fn one(
-    to: Endpoint,
-    sockets: SocketSource,
-    clock: Clock,
-    done: mpsc::UnboundedSender<Attempt>,
-    failed: Arc<mpsc::UnboundedSender<Attempt>>,
-) {
+/// Who is told of an attempt's end, and who of a failed one as well.
+type Told = (
+    mpsc::UnboundedSender<Attempt>,
+    Arc<mpsc::UnboundedSender<Attempt>>,
+);
+
+async fn one(number: u64, to: Endpoint, sockets: SocketSource, clock: Clock, (done, failed): Told) {
     let begun = clock.now();
     let outcome = ask(&sockets, to).await;
     let attempt = Attempt {
+        number,
+        to: to.address,
         transport: to.transport,
         begun,
         ended: clock.now(),

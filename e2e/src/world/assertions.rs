@@ -36,7 +36,7 @@ impl World {
     /// What every scenario's end looks for, in the order in which it can be seen.
     pub(super) async fn check(&self, expected: impl Fn(&Drop) -> bool) -> Result<()> {
         self.no_leftovers().await?;
-        self.at_rest().await?;
+        self.at_rest(REST_WITHIN).await?;
         self.check_logs(expected)
     }
 
@@ -52,13 +52,19 @@ impl World {
             drops.is_empty(),
             "the fabric's source check dropped: {drops:#?}"
         );
+        let nodes = self.kubelets.iter().map(e2e_kubelet::Kubelet::node);
+        let nobody: Vec<_> = nodes.flat_map(e2e_fabric::NodeNet::drops).collect();
+        ensure!(
+            nobody.is_empty(),
+            "FC-29c: nodes got packets for load balancer addresses that nobody on them forwards: {nobody:#?}"
+        );
         let events = self.cloud.events_after(0, usize::MAX);
         let reused = reused_early(&events, &self.addresses_given());
         ensure!(
             reused.is_empty(),
             "addresses were given to pods while targets with them were in use: {reused:?}"
         );
-        let spans = self.journal.ready_spans();
+        let spans = self.journal.ready_spans(&self.zones);
         for service in self.witness.services() {
             let of_it = spans.iter();
             let of_it = of_it.filter(|(uid, _)| self.witness.selects(&service, uid));
@@ -98,9 +104,9 @@ impl World {
 
     /// FC-103 (6): nothing changes any more, so our programs come to write nothing any more, neither to the cloud nor
     /// to the API server. Leases are renewed all the same.
-    async fn at_rest(&self) -> Result<()> {
+    pub async fn at_rest(&self, within: Duration) -> Result<()> {
         let mut requests = self.audit()?;
-        let deadline = self.clock.now() + REST_WITHIN;
+        let deadline = self.clock.now() + within;
         loop {
             let before = self.cloud.look(|engine| engine.log().last());
             self.clock.sleep(REST).await;

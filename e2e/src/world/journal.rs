@@ -39,11 +39,18 @@ impl Journal {
         self.lock().iter().find(told).map(|e| e.at)
     }
 
-    /// When which pod was ready, with its UID; a pod that turned unready and ready again has several spans.
-    pub fn ready_spans(&self) -> Vec<(String, PodSpan)> {
+    /// When which pod was ready, with its UID; a pod that turned unready and ready again has several spans. `zones` says
+    /// where each node is.
+    pub fn ready_spans(&self, zones: &BTreeMap<String, String>) -> Vec<(String, PodSpan)> {
         let mut addresses: BTreeMap<String, IpAddr> = BTreeMap::new();
         let mut spans: Vec<(String, PodSpan)> = Vec::new();
-        for PodEvent { at, pod, step, .. } in self.lock().iter() {
+        for PodEvent {
+            at,
+            node,
+            pod,
+            step,
+        } in self.lock().iter()
+        {
             match step {
                 PodStep::Created { address } => {
                     addresses.insert(pod.uid.clone(), (*address).into());
@@ -51,6 +58,7 @@ impl Journal {
                 PodStep::Ready => {
                     let span = addresses.get(&pod.uid).map(|address| PodSpan {
                         address: *address,
+                        zone: zones.get(node).cloned(),
                         ready: *at,
                         until: None,
                     });

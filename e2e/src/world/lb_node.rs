@@ -3,7 +3,7 @@
 use super::World;
 use e2e_cloud::{NetNode, datapath::Chosen, engine::Protocol};
 use e2e_fabric::{LbNet, Netns};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// A load balancer node.
 #[derive(Clone)]
@@ -39,6 +39,13 @@ impl World {
     pub fn lb_node(&self) -> &LbNode {
         // A world does not start without a zone.
         &self.local.lbs[0]
+    }
+
+    /// The zone whose load balancer node serves this address now.
+    pub fn zone_of(&self, address: IpAddr) -> Option<String> {
+        let port = self.fabric.router().owner(address)?;
+        let serving = self.local.lbs.iter().find(|lb| lb.net.port() == port)?;
+        Some(serving.zone().to_owned())
     }
 
     /// Waits until every load balancer node forwards as the cloud says now.

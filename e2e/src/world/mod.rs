@@ -49,6 +49,7 @@ use kube::Client;
 use onehop_runtime::clock::Clock;
 use start::{ControllerStart, LocalCloud, NodesStart};
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -233,6 +234,8 @@ pub struct World {
     pub controller: Controller,
     /// The other replica, if there are two.
     pub second: Option<Controller>,
+    // Zone of each node.
+    zones: BTreeMap<String, String>,
     witness: Witness,
     plane: ControlPlane,
     local: LocalCloud,
@@ -324,6 +327,7 @@ impl World {
             journal,
             controller,
             second,
+            zones: start::places(&config),
             witness,
             plane,
             local,

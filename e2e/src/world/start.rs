@@ -14,7 +14,7 @@ use e2e_cloud::{
 use e2e_fabric::Fabric;
 use e2e_kubelet::{ImageTable, Kubelet, KubeletConfig};
 use onehop_runtime::clock::Clock;
-use std::{net::SocketAddr, sync::Arc};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 use tokio::task::JoinHandle;
 
 /// Where the fake cloud's REST API listens.
@@ -98,16 +98,25 @@ pub(super) struct NodesStart<'a> {
     pub(super) clock: Clock,
 }
 
+/// The zone of each node: spread round and round.
+pub(super) fn places(config: &WorldConfig) -> BTreeMap<String, String> {
+    let zones = config.zones.iter().cycle();
+    let nodes = config.nodes.iter().zip(zones);
+    nodes
+        .map(|(node, zone)| ((*node).to_owned(), (*zone).to_owned()))
+        .collect()
+}
+
 /// Nodes with their kubelets, and on each the world's Service proxy as a hostNetwork pod.
 pub(super) async fn nodes(start: &NodesStart<'_>) -> Result<Vec<Kubelet>> {
     let config = start.config;
     let speed = config.speeds.pod_grace;
     let images = images(config.cluster.proxy, speed)?;
     let mut kubelets = Vec::new();
-    let zones = config.zones.iter().cycle();
-    for ((name, zone), seed) in config.nodes.iter().zip(zones).zip(config.seed..) {
+    let places = places(config);
+    for (name, seed) in config.nodes.iter().zip(config.seed..) {
         let kubelet = KubeletConfig {
-            zone: (*zone).to_owned(),
+            zone: places.get(*name).cloned().unwrap_or_default(),
             speed,
             log_folder: Some(start.folder.path().to_owned()),
             seed,

@@ -239,8 +239,20 @@ async fn i8_i12_nothing_that_befalls_programs_and_nodes_costs_a_service_a_single
     by.world.proxies_ready().await?;
     // The API server is away, the controller is killed meanwhile, and both come back.
     by.world.without_api_server()?;
+    let log = by.world.folder().join("controller.log");
+    let said = |from: usize| -> Result<String, String> {
+        let log = std::fs::read(&log).map_err(|e| e.to_string())?;
+        Ok(String::from_utf8_lossy(log.get(from..).unwrap_or_default()).into_owned())
+    };
+    let before = std::fs::read(&log)?.len();
     by.world.controller.kill()?;
-    by.world.clock.sleep(Duration::from_secs(5)).await;
+    let what = "the controller that is started meanwhile misses the API server";
+    let away = documented::text("api-server-away");
+    eventually(&by.world.clock, what, WITHIN, async || {
+        let said = said(before)?;
+        said.contains(&away).then_some(()).ok_or(said)
+    })
+    .await?;
     by.world.with_api_server()?;
     let next = ServiceManifest::load_balancer("next", "web");
     by.world.objects.apply(next.json()).await?;
@@ -263,17 +275,13 @@ async fn i8_i12_nothing_that_befalls_programs_and_nodes_costs_a_service_a_single
         crds.delete(&crd.name_any(), &DeleteParams::default())
             .await?;
     }
-    let log = by.world.folder().join("controller.log");
-    for case in ["api-server-away", "crds-deleted"] {
-        let text = documented::text(case);
-        eventually(&by.world.clock, case, READY_WITHIN, async || {
-            let log = std::fs::read_to_string(&log).map_err(|e| e.to_string())?;
-            let told = log.contains(&text);
-            told.then_some(())
-                .ok_or_else(|| "not in the log".to_owned())
-        })
-        .await?;
-    }
+    let text = documented::text("crds-deleted");
+    eventually(&by.world.clock, "crds-deleted", READY_WITHIN, async || {
+        let told = said(before)?.contains(&text);
+        told.then_some(())
+            .ok_or_else(|| "not in the log".to_owned())
+    })
+    .await?;
     let service = by.world.objects.service("steady").await?;
     let ingress = service
         .status

@@ -68,6 +68,9 @@ macro_rules! scenarios {
             labels {
                 s02_a_service_comes_and_goes_with_its_label: essential, Peer::Ours("S-02", "the label's value is our name");
             }
+            node_gone {
+                c42_l11_new_connections_avoid_a_dark_node_within_seconds_whatever_the_cluster_says_of_it: more, Peer::Same;
+            }
             node_ports {
                 s27_s28_s29_s100_node_ports_answer_inside_listed_ranges_and_follow_the_interfaces: more, Peer::Ours("S-28", "kube-proxy looks at interfaces only when it does a full sync");
                 s24_s27_s28_node_ports_answer_on_the_primary_address_and_follow_the_node_object: essential, Peer::Ours("S-28", "kube-proxy ends when its node's address changes");
@@ -109,6 +112,7 @@ macro_rules! scenarios {
             vip {
                 s22_s62_fc_t29_vip_with_policy_cluster_is_masqueraded_by_the_node_that_got_the_packet: essential, Peer::Same;
                 s22_s63_fc_t29_vip_with_policy_local_keeps_the_clients_address: more, Peer::Same;
+                fc29c_k52_where_nobody_on_the_nodes_would_forward_it_the_service_is_refused_and_nothing_is_sent: more, Peer::Ours("K-52", "a Service that our agent proxies next");
                 s22_k27_an_address_is_listed_first_programmed_then_and_published_last: more, Peer::Ours("K-27", "asks what agents say in NodeTargets, which kube-proxy does not know");
             }
             ways_to_run {
@@ -120,6 +124,7 @@ macro_rules! scenarios {
                 fc31_a_zone_without_a_target_is_silent_unless_it_may_use_the_other_zones: more, Peer::Same;
                 s63_fc29_through_node_ports_of_a_local_service_pods_see_the_client_or_that_zones_lb_node: more, Peer::Same;
                 fc29b_fc31_a_kept_frontend_address_reaches_the_nodes_of_its_zone: more, Peer::Same;
+                fc31_the_controller_registers_targets_in_the_zone_of_their_node: more, Peer::Same;
             }
         }
     };

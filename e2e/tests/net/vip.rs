@@ -5,6 +5,7 @@ use crate::support::{Place, PodOnA, Seen, Served, world_with_pod_on_a};
 use anyhow::{Context, Result};
 use e2e_fabric::DropReason;
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api,
     api::{Patch, PatchParams},
@@ -97,6 +98,38 @@ pub(crate) async fn s22_s63_fc_t29_vip_with_policy_local_keeps_the_clients_addre
             .iter()
             .all(|l| l.health_check_node_port.is_some() && l.node_port.is_none())
     );
+    world.end().await
+}
+
+pub(crate) async fn fc29c_k52_where_nobody_on_the_nodes_would_forward_it_the_service_is_refused_and_nothing_is_sent(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    let mut manifest = web().json();
+    // Neither the agent's name nor none: not kube-proxy's Service either.
+    manifest["metadata"]["labels"] = json!({"service.kubernetes.io/service-proxy-name": "another"});
+    world.objects.apply(manifest).await?;
+    eventually(&world.clock, "it is refused", WITHIN, async || {
+        let service = world.objects.service("web").await;
+        let status = service
+            .map_err(|e| e.to_string())?
+            .status
+            .unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let refused = |c: &Condition| c.reason == "TargetModeImpossible";
+        match conditions.iter().find(|c| refused(c)) {
+            Some(_) => Ok(()),
+            None => Err(format!("{conditions:?}")),
+        }
+    })
+    .await?;
+    world.clock.sleep(NOTHING_WITHIN).await;
+    assert_eq!(world.load_balancers(), 0, "FC-29c, K-52: nothing was made");
+    assert_eq!(published(&world).await?, Vec::<String>::new(), "FC-29c");
+    // Once somebody does, it is served; a node that got a packet for nobody fails the end of any world.
+    world.objects.apply(web().json()).await?;
+    let address = world.lb_address("web").await?;
+    onehop_e2e::world::first_answer(&world, (address, 80).into()).await?;
     world.end().await
 }
 

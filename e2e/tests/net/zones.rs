@@ -3,6 +3,7 @@
 //! API, as any user of that cloud would, with a frontend address in each zone; nodes `a` and `b` stand in one each.
 
 use anyhow::{Context, Result};
+use e2e_cloud::engine::{Edit, Mode, Profile};
 use onehop_e2e::{
     traffic::{Answer, Failure, FailureKind, Transport, ask_tcp, ask_udp},
     world::{
@@ -12,7 +13,7 @@ use onehop_e2e::{
 };
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
@@ -36,7 +37,6 @@ struct Zones {
     lb: String,
     // TCP and UDP.
     groups: [String; 2],
-    floating: bool,
 }
 
 /// Knobs of the load balancer.
@@ -56,9 +56,14 @@ const FAR: Knobs = Knobs {
 };
 
 async fn two_zones(on: Cluster) -> Result<World> {
+    two_zones_of(on, Profile::local()).await
+}
+
+async fn two_zones_of(on: Cluster, profile: Profile) -> Result<World> {
     let config = WorldConfig {
         cluster: on,
         zones: ZONES.to_vec(),
+        profile: Some(profile),
         ..WorldConfig::default()
     };
     let world = World::start(config).await?;
@@ -85,13 +90,12 @@ impl Zones {
         at: [Ipv4Addr; 2],
         (tcp, udp): (u16, u16),
     ) -> Result<Self> {
-        let floating = mode == "vip";
-        let lb = body("by-hand", NEAR, floating);
+        let lb = body("by-hand", NEAR);
         let lb = text(&world.cloud_call("POST /v1/loadbalancers", &lb)?, "id")?;
         let mut groups = Vec::new();
         for (protocol, port) in [("TCP", tcp), ("UDP", udp)] {
             let mut group = json!({"name": protocol, "protocol": protocol, "mode": mode});
-            if floating && protocol == "TCP" {
+            if mode == "vip" && protocol == "TCP" {
                 group["health"] = json!({"protocol": "HTTP", "port": world.cluster.proxy.health_port(), "path": "/healthz"});
             }
             let group = text(&world.cloud_call("POST /v1/groups", &group)?, "id")?;
@@ -109,7 +113,6 @@ impl Zones {
             groups: groups
                 .try_into()
                 .map_err(|_| anyhow::anyhow!("two groups"))?,
-            floating,
         };
         for group in &zones.groups {
             zones.states(group, ["healthy", "healthy"]).await?;
@@ -141,8 +144,7 @@ impl Zones {
 
     async fn turn(&self, knobs: Knobs) -> Result<()> {
         let put = format!("PUT /v1/loadbalancers/{}", self.lb);
-        self.world
-            .cloud_call(&put, &body("by-hand", knobs, self.floating))?;
+        self.world.cloud_call(&put, &body("by-hand", knobs))?;
         self.world.cloud_settled().await;
         Ok(())
     }
@@ -229,9 +231,9 @@ impl Zones {
     }
 }
 
-fn body(name: &str, knobs: Knobs, floating: bool) -> Value {
+fn body(name: &str, knobs: Knobs) -> Value {
     json!({
-        "name": name, "addresses": FRONTS, "zones": ZONES, "floating": floating,
+        "name": name, "addresses": FRONTS, "zones": ZONES,
         "crossZone": knobs.cross_zone, "preserveClientIP": knobs.preserve_client_ip,
     })
 }
@@ -419,4 +421,76 @@ pub(crate) async fn fc29b_fc31_a_kept_frontend_address_reaches_the_nodes_of_its_
     let all = [&PODS[..], &PODS[..]];
     zones.expect("FC-29b, over zones", all, peers).await?;
     zones.end().await
+}
+
+/// Zones of the registered targets in groups of this mode, by address.
+fn target_zones(world: &World, mode: Mode) -> BTreeMap<IpAddr, Option<String>> {
+    let inventory = world.cloud.look(e2e_cloud::engine::Engine::inventory);
+    let groups = inventory.groups.into_iter();
+    let groups = groups.filter(|(group, _)| group.spec.mode == mode);
+    let targets = groups.flat_map(|(_, targets)| targets);
+    targets.map(|t| (t.target.ip(), t.zone)).collect()
+}
+
+/// What the controller registers, and not a person: each target in the zone of its node, so that a cloud that keeps
+/// zones apart sends a client of an address to the pods of that address's zone.
+pub(crate) async fn fc31_the_controller_registers_targets_in_the_zone_of_their_node(
+    on: Cluster,
+) -> Result<()> {
+    let apart = Profile {
+        cross_zone: false,
+        ..Profile::local()
+    };
+    let world = two_zones_of(on, apart).await?;
+    let pods = pod_targets(&world).await?;
+    let nodes = node_targets(&world);
+    let web = ServiceManifest::load_balancer("web", "web");
+    world.objects.apply(web.clone().pod_mode().json()).await?;
+    // One address, served in the first zone.
+    let front: SocketAddr = (world.lb_address("web").await?, 80).into();
+    first_answer(&world, front).await?;
+    let in_zones = |of: [Ipv4Addr; 2]| {
+        let zones = ZONES.map(|zone| Some(zone.to_owned()));
+        let of = of.map(|address| IpAddr::from(address));
+        of.into_iter().zip(zones).collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(target_zones(&world, Mode::Pod), in_zones(pods), "FC-31");
+    let answering = async || {
+        let mut pods = BTreeSet::new();
+        for _ in 0..FLOWS {
+            let asked = ask_tcp(&world.sockets, front).await;
+            pods.insert(asked.map_err(|f| anyhow::anyhow!("{f:?}"))?.0.pod);
+        }
+        anyhow::Ok(pods)
+    };
+    assert_eq!(
+        answering().await?,
+        BTreeSet::from([PODS[0].to_owned()]),
+        "FC-31"
+    );
+    // The same Service over a cloud that lets zones mix.
+    let id = world
+        .cloud
+        .look(|engine| engine.inventory().load_balancers[0].id.clone());
+    let mix = Edit::ChangeLoadBalancer {
+        id,
+        addresses: None,
+        cross_zone: Some(true),
+        preserve_client_ip: None,
+    };
+    world.cloud.with(|engine, now| engine.edit(now, &mix))?;
+    world.cloud_settled().await;
+    assert_eq!(answering().await?, PODS.map(str::to_owned).into(), "FC-31");
+    // Nodes as targets are in their own zone.
+    world.objects.apply(web.vip_mode().json()).await?;
+    eventually(&world.clock, "nodes are targets", WITHIN, async || {
+        let zones = target_zones(&world, Mode::Vip);
+        if zones == in_zones(nodes) {
+            Ok(())
+        } else {
+            Err(format!("{zones:?}"))
+        }
+    })
+    .await?;
+    world.end().await
 }

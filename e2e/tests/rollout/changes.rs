@@ -72,6 +72,9 @@ async fn zd28_i2_no_change_of_policy_mode_or_port_names_loses_a_connection() -> 
         switches(&world, LISTENERS, local).await?;
         switches(&world, LISTENERS, web()).await?;
         switches(&world, LISTENERS, web().pod_mode()).await?;
+        switches(&world, LISTENERS, web().vip_mode()).await?;
+        switches(&world, LISTENERS, web().pod_mode()).await?;
+        switches(&world, LISTENERS, web().vip_mode()).await?;
         switches(&world, LISTENERS, web()).await?;
         switches(&world, LISTENERS + 1, web().with("ports", renamed())).await?;
         // I10: a typo changes nothing, a rollout goes on under it.

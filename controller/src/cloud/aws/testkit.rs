@@ -138,7 +138,7 @@ pub(super) fn intent(
         let nodes = (1..=2).map(|n| member([192, 168, 1, n], node_port, State::Ready));
         let list = |list: Vec<Member>| Members {
             list,
-            at_most_healthy: None,
+            ..Members::default()
         };
         let members = PortMembers {
             pods: list(pods.collect()),

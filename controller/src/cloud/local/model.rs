@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use onehop_core::crd::TargetMode;
-use onehop_core::id::{PortKey, Protocol, ServiceUid};
+use onehop_core::id::{PortKey, Protocol, ServiceUid, Zone};
 use onehop_core::time::Time;
 
 use super::names::Tags;
@@ -64,19 +64,8 @@ pub struct BalancerSpec {
     pub tags: Tags,
     /// Frontend addresses.
     pub addresses: Vec<IpAddr>,
-    /// How packets reach the targets.
-    pub delivery: Delivery,
     /// Others with this key may have the same addresses.
     pub sharing_key: Option<String>,
-}
-
-/// Whether packets keep the frontend address as destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
-    /// They do (`floating`): mode `vip`.
-    Floating,
-    /// They get the target's address.
-    Translated,
 }
 
 /// How a load balancer stands.
@@ -122,6 +111,8 @@ pub struct Group {
     pub spec: GroupSpec,
     /// Its targets.
     pub targets: BTreeMap<TargetKey, CloudState>,
+    /// The zones of those that have one: without, a target counts as near for every zone.
+    pub zones: BTreeMap<TargetKey, Zone>,
 }
 
 /// What is asked of a group.

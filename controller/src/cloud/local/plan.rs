@@ -14,10 +14,10 @@ use super::model::{Balancer, Group, GroupSpec, ListenerKey, Observed};
 use super::names;
 use super::step::{self, LocalStep, When};
 use super::wanted::{
-    balancer_of, balancer_spec, current_group, decide, group_spec, groups_of, policy,
+    balancer_of, balancer_spec, current_group, decide, group_spec, groups_of, members_of, policy,
 };
-use crate::plan::membership::{self, Action, Decision, State};
-use crate::plan::{Intent, Plan, arrange};
+use crate::plan::membership::{self, Action, Decision, State, TargetKey};
+use crate::plan::{Intent, Members, Plan, arrange};
 
 /// What the planner knows beside intent and observation.
 #[derive(Clone, Debug)]
@@ -138,13 +138,14 @@ impl Planner<'_> {
                 let policy = policy(intent, &key, &wanted);
                 let none = BTreeMap::new();
                 let decision = membership::decide(&policy, &members, &none, intent.view, self.now);
-                self.membership(&wanted.name, &decision);
+                let members = intent.members(&key, port.mode);
+                self.membership(&wanted.name, &decision, members);
             }
             Some(group) => {
                 if group.spec != wanted {
                     self.steps.push(LocalStep::AdjustGroup(wanted.clone()));
                 }
-                self.membership(&wanted.name, &decide(intent, group, self.seen, self.now));
+                self.group_membership(intent, group);
             }
         }
         self.listener(intent, port, balancer, (&wanted, current));
@@ -187,10 +188,35 @@ impl Planner<'_> {
         });
     }
 
-    fn membership(&mut self, group: &str, decision: &Decision) {
+    /// Who comes and goes of a group that exists, and whose node is in another zone than the cloud was told.
+    fn group_membership(&mut self, intent: &Intent, group: &Group) {
+        let decision = decide(intent, group, self.seen, self.now);
+        let members = members_of(intent, group, self.seen);
+        self.membership(&group.spec.name, &decision, members);
+        let stays = |key: &TargetKey| {
+            let verdict = decision.verdicts.get(key);
+            verdict.is_some_and(|v| matches!(v.action, Action::Keep | Action::Hold))
+        };
+        let moved = group
+            .targets
+            .keys()
+            .filter(|key| stays(key))
+            .filter_map(|key| {
+                let zone = members?.zones.get(&key.address)?;
+                (group.zones.get(key) != Some(zone)).then(|| (*key, Some(zone.clone())))
+            });
+        let targets: Vec<_> = moved.collect();
+        if !targets.is_empty() {
+            let group = group.spec.name.clone();
+            self.steps.push(LocalStep::Register { group, targets });
+        }
+    }
+
+    fn membership(&mut self, group: &str, decision: &Decision, members: Option<&Members>) {
+        let zone = |key: &TargetKey| members.and_then(|m| m.zones.get(&key.address)).cloned();
         let register: Vec<_> = decision
             .with(Action::Register)
-            .map(|(key, _)| key)
+            .map(|(key, _)| (key, zone(&key)))
             .collect();
         if !register.is_empty() {
             let group = group.to_owned();
@@ -244,10 +270,7 @@ impl Planner<'_> {
             }
             if self.seen.in_use(group) {
                 // Still serves: its members go on being cared for until the switch.
-                self.membership(
-                    &group.spec.name,
-                    &decide(intent, group, self.seen, self.now),
-                );
+                self.group_membership(intent, group);
                 continue;
             }
             match group.retired {
@@ -255,10 +278,7 @@ impl Planner<'_> {
                 // Written by a clock that was ahead of ours: begins anew, late and never early.
                 Some(since) if since > self.now => self.retire(group),
                 Some(since) if since + self.settings.switch_tail > self.now => {
-                    self.membership(
-                        &group.spec.name,
-                        &decide(intent, group, self.seen, self.now),
-                    );
+                    self.group_membership(intent, group);
                 }
                 Some(_) => self.wind_up(group),
             }

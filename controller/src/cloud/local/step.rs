@@ -3,7 +3,9 @@
 
 use std::fmt;
 
-use super::model::{BalancerSpec, Delivery, GroupSpec, ListenerKey, Probe, ProbeProtocol};
+use onehop_core::id::Zone;
+
+use super::model::{BalancerSpec, GroupSpec, ListenerKey, Probe, ProbeProtocol};
 use crate::plan::membership::{Reason, TargetKey};
 use crate::plan::{Act, Facts, Lane, Resource, Step};
 
@@ -32,8 +34,8 @@ pub enum LocalStep {
     Register {
         /// The group.
         group: String,
-        /// The targets.
-        targets: Vec<TargetKey>,
+        /// The targets, each with the zone of its node, where that is known. One that is registered is told its zone.
+        targets: Vec<(TargetKey, Option<Zone>)>,
     },
     /// Deregisters targets.
     Deregister {
@@ -191,15 +193,7 @@ impl fmt::Display for LocalStep {
         let verb = self.verb();
         match self {
             Self::CreateBalancer(spec) | Self::AdjustBalancer(spec) => {
-                let delivery = match spec.delivery {
-                    Delivery::Floating => "floating",
-                    Delivery::Translated => "translated",
-                };
-                write!(
-                    f,
-                    "{verb} {} addresses={:?} {delivery}",
-                    spec.name, spec.addresses
-                )?;
+                write!(f, "{verb} {} addresses={:?}", spec.name, spec.addresses)?;
                 let mut key = spec.sharing_key.iter();
                 key.try_for_each(|key| write!(f, " shared by {key}"))
             }
@@ -219,7 +213,10 @@ impl fmt::Display for LocalStep {
             }
             Self::Register { group, targets } => {
                 write!(f, "{verb} {group}")?;
-                targets.iter().try_for_each(|key| write!(f, " {key}"))
+                targets.iter().try_for_each(|(key, zone)| match zone {
+                    Some(zone) => write!(f, " {key}@{zone}"),
+                    None => write!(f, " {key}"),
+                })
             }
             Self::Deregister { group, targets, .. } => {
                 write!(f, "{verb} {group}")?;

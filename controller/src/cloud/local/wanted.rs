@@ -4,19 +4,18 @@
 
 use std::time::Duration;
 
-use onehop_core::crd::{HealthProtocol, LoadBalancerPort, MembershipPolicy, TargetMode};
+use onehop_core::crd::{HealthProtocol, LoadBalancerPort, MembershipPolicy};
 use onehop_core::id::{InstallId, PortKey};
 use onehop_core::time::Time;
 
 use super::model::{
-    Balancer, BalancerSpec, BalancerState, Delivery, Group, GroupSpec, Observed, Probe,
-    ProbeProtocol,
+    Balancer, BalancerSpec, BalancerState, Group, GroupSpec, Observed, Probe, ProbeProtocol,
 };
 use super::names;
 use super::placing;
 use super::plan::Settings;
-use crate::plan::Intent;
 use crate::plan::membership::{self, Action, CloudState, Decision, Kind, Policy, Readiness};
+use crate::plan::{Intent, Members};
 
 /// How long established flows to a deregistered target go on.
 const DRAIN_SECONDS: u32 = 10;
@@ -71,6 +70,11 @@ pub fn decide(intent: &Intent, group: &Group, seen: &Observed, now: Time) -> Dec
     membership::decide(&policy, &members, &group.targets, intent.view, now)
 }
 
+/// The members that a group has.
+pub fn members_of<'a>(intent: &'a Intent, group: &Group, seen: &Observed) -> Option<&'a Members> {
+    intent.members(&port_of(intent, group, seen)?, group.spec.mode)
+}
+
 /// The port whose members a group has: that of its name or, after a rename, the one that its
 /// listener is now.
 fn port_of(intent: &Intent, group: &Group, seen: &Observed) -> Option<PortKey> {
@@ -107,16 +111,10 @@ pub fn policy(intent: &Intent, port: &PortKey, spec: &GroupSpec) -> Policy {
 
 /// The load balancer.
 pub fn balancer_spec(install: &InstallId, intent: &Intent) -> BalancerSpec {
-    let vip = intent.spec.ports.iter().any(|p| p.mode == TargetMode::Vip);
     BalancerSpec {
         name: names::load_balancer(install, &intent.service, &intent.uid),
         tags: names::owner_tags(install, &intent.service, &intent.uid),
         addresses: intent.addresses.clone(),
-        delivery: if vip {
-            Delivery::Floating
-        } else {
-            Delivery::Translated
-        },
         sharing_key: placing::sharing(&intent.spec)
             .0
             .map(|key| key.in_cloud(&intent.service.namespace)),

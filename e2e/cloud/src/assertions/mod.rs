@@ -23,6 +23,8 @@ pub use order::deregistered_first;
 pub struct PodSpan {
     /// Its address.
     pub address: IpAddr,
+    /// The zone that it is in, where that is known.
+    pub zone: Option<String>,
     /// Since when it is ready.
     pub ready: Time,
     /// Until when: it turned unready, was deleted, or ended. None if it is ready still.

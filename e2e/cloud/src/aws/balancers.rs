@@ -421,7 +421,6 @@ fn engine_spec(lb: &Balancer) -> LbSpec {
             .get(CROSS_ZONE)
             .is_some_and(|value| value == "true"),
         preserve_client_ip: true,
-        floating: false,
         sharing_key: None,
     }
 }

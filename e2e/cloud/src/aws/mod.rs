@@ -230,3 +230,6 @@ async fn handle(
     };
     (status, [("content-type", "text/xml")], text).into_response()
 }
+
+#[cfg(test)]
+mod tests;

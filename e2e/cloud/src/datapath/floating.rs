@@ -3,13 +3,18 @@
 //! packets are not tracked, and the flow table of FC-62 is a map of the LB node's own.
 //!
 //! ```text
-//! raw       floating frontends are not tracked
-//! floating  first packet → chain choose-<n>; later ones: mark := flows(5-tuple), refreshed
-//! choose-n  mark := hash of the 5-tuple mod n, then slots(frontend, hash); the flow is remembered
+//! floating-path   before tracking: first packet → floating-first; later ones: mark := flows(5-tuple), refreshed
+//! floating-first  chosen a moment ago: the same again; else → chain choose-<n>, if the frontend floats now
+//! choose-<n>      mark := hash of the 5-tuple mod n, then slots(frontend, hash); the flow is remembered
 //! ```
-//! The mark is the number of a delivery link of the router (`e2e_fabric::Router::deliver`). A TCP flow may be replaced
-//! by one of the same 5-tuple, since its end may have been said in the direction that is not seen: a first packet
-//! finds only what was chosen a moment ago (`fresh`), so that a SYN that is sent again goes the same way.
+//! The mark is the number of a delivery link of the router (`e2e_fabric::Router::deliver`); whatever gets none goes on
+//! to be tracked. A TCP flow may be replaced by one of the same 5-tuple, since its end may have been said in the direction
+//! that is not seen: a first packet finds only what was chosen a moment ago (`fresh`), so that a SYN that is sent again
+//! goes the same way.
+//!
+//! A listener may change between groups of both kinds, and flows stay with what they chose. Floating ones are found in
+//! `flows`. Translated TCP flows are found by tracking, but for a SYN that is sent again, and UDP flows look like new
+//! ones in every packet: so those are in `translated-flows`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -22,23 +27,26 @@ use onehop_nft::{
     Value,
 };
 
+use super::flows::Flow;
 use super::layout::{FAMILIES, address_type, addresses_at, table};
-use crate::engine::Protocol;
+use crate::engine::{Frontend, Protocol};
 
-/// Frontends whose destination is kept, and the chain that chooses among their targets.
+/// Frontends that have, or may have, flows whose destination is kept.
 pub(super) const FLOATING: &str = "floating";
+/// Frontends whose new flows are such, and the chain that chooses among their targets.
 pub(super) const CHOICES: &str = "floating-choices";
 pub(super) const SLOTS: &str = "floating-slots";
 /// 5-tuple → mark.
 pub(super) const FLOWS: &str = "flows";
 /// The same, for first packets of TCP.
 pub(super) const FRESH: &str = "fresh";
+/// 5-tuples of flows whose destination is translated: of TCP for a moment, of UDP as long as they last.
+pub(super) const TRANSLATED_FLOWS: &str = "translated-flows";
 
 /// Hashes are kept apart from numbers of links: one without a slot leads nowhere.
 pub(super) const FIRST_SLOT: u32 = 0x8000_0000;
 
 const RAW: i32 = -300;
-const MANGLE: i32 = -150;
 /// Most flows of an LB node.
 const MOST_FLOWS: u32 = 1 << 20;
 /// How long a chosen but not yet answered flow is remembered.
@@ -80,42 +88,74 @@ pub(super) fn create(batch: &mut Batch, family: Family, idle: Idle) {
         let set = Set::new(name, &tuple).map(&[FieldType::MARK]);
         batch.add_set(&of, &set.timeout().dynamic().size(MOST_FLOWS));
     }
-    let ours = || Rule::new(family).in_set(&FRONT, FLOATING);
-    base(batch, family, "untracked", RAW, vec![ours().notrack()]);
+    let set = Set::new(TRANSLATED_FLOWS, &tuple);
+    batch.add_set(&of, &set.timeout().dynamic().size(MOST_FLOWS));
     batch.add_chain(&of, &Chain::regular("floating-first"));
-    let first = || Rule::new(family).vmap(&FRONT, CHOICES);
-    for rule in [mark_from(family, FRESH), marked(family).accept(), first()] {
+    for rule in first_packets(family) {
         batch.add_rule(&of, "floating-first", &rule);
     }
+    let udp = || Rule::new(family).l4proto(UDP);
+    let known = find(family, udp(), TRANSLATED_FLOWS);
+    let known = keep(known, TRANSLATED_FLOWS, DynsetOp::Update, idle.udp);
     let syn = Rule::new(family).l4proto(TCP);
     let syn = syn.tcp_flags(FIN | SYN | RST | ACK, CmpOp::Eq, SYN);
     let ends = marked(family).l4proto(TCP);
     let ends = ends.tcp_flags(FIN | RST, CmpOp::Neq, 0);
     let rules = vec![
+        known.accept(),
         Rule::new(family).not_in_set(&FRONT, FLOATING).accept(),
         syn.goto("floating-first"),
         mark_from(family, FLOWS),
-        remember(family, ends, FLOWS, DynsetOp::Update, CLOSING).accept(),
-        remember(
+        untracked(remember(family, ends, FLOWS, DynsetOp::Update, CLOSING)),
+        untracked(remember(
             family,
             marked(family).l4proto(TCP),
             FLOWS,
             DynsetOp::Update,
             idle.tcp,
-        )
-        .accept(),
-        remember(
+        )),
+        untracked(remember(
             family,
             marked(family).l4proto(UDP),
             FLOWS,
             DynsetOp::Update,
             idle.udp,
-        )
-        .accept(),
-        // In the middle of a flow that is not known: the chain `rest` answers.
-        Rule::new(family).l4proto(UDP).goto("floating-first"),
+        )),
+        // In the middle of a flow that is not known: tracking may know it, or the chain `rest` answers.
+        udp().goto("floating-first"),
     ];
-    base(batch, family, "floating-path", MANGLE, rules);
+    let chain = Chain::base("floating-path", ChainType::Filter, Hook::Prerouting, RAW);
+    batch.add_chain(&of, &chain);
+    for rule in rules {
+        batch.add_rule(&of, "floating-path", &rule);
+    }
+}
+
+/// What becomes of first packets. One that is to be translated replaces what was remembered of its 5-tuple.
+fn first_packets(family: Family) -> [Rule; 5] {
+    let tcp = Rule::new(family).l4proto(TCP);
+    [
+        mark_from(family, FRESH),
+        untracked(marked(family)),
+        find(family, tcp, TRANSLATED_FLOWS).accept(),
+        Rule::new(family).vmap(&FRONT, CHOICES),
+        remember(
+            family,
+            Rule::new(family),
+            FLOWS,
+            DynsetOp::Delete,
+            Duration::ZERO,
+        ),
+    ]
+}
+
+/// Rules that remember a flow that is about to be translated.
+pub(super) fn remember_translated(family: Family, idle: Idle) -> [Rule; 2] {
+    [(TCP, FRESH_FOR), (UDP, idle.udp)].map(|(protocol, time)| {
+        let rule = Rule::new(family).l4proto(protocol);
+        let rule = load_tuple(rule, family);
+        keep(rule, TRANSLATED_FLOWS, DynsetOp::Update, time)
+    })
 }
 
 /// Chain and rules that choose one of `count` targets (FC-26).
@@ -150,11 +190,16 @@ pub(super) fn add_choice(batch: &mut Batch, family: Family, count: u32, idle: Id
         add(Rule::new(family).l4proto(UDP), FLOWS, idle.udp),
         // The record of choices (FC-83): these flows are in no table of connections.
         Rule::new(family).nflog(NFLOG_GROUP, "chosen"),
-        Rule::new(family).counter().accept(),
+        untracked(Rule::new(family).counter()),
     ];
     for rule in rules {
         batch.add_rule(&of, &name, &rule);
     }
+}
+
+/// Tracking sees one direction of these flows, and must not judge them by it.
+fn untracked(rule: Rule) -> Rule {
+    rule.notrack().accept()
 }
 
 /// Name of the chain for so many targets.
@@ -201,13 +246,31 @@ impl Remembered {
     }
 }
 
+/// What names a flow in the sets.
+pub(super) fn key(flow: &Flow) -> (Family, Value) {
+    let Frontend {
+        address,
+        protocol,
+        port,
+    } = flow.frontend;
+    let family = if address.is_ipv4() {
+        Family::Ip
+    } else {
+        Family::Ip6
+    };
+    let client = Value::new().addr(flow.client.ip()).port(flow.client.port());
+    let tuple = client.addr(address).u8(protocol.number()).port(port);
+    // As the kernel tells it: one run of bytes.
+    (family, Value::exact(tuple.as_slice()))
+}
+
 /// The batch that forgets flows.
-pub(super) fn forget(flows: &[Remembered]) -> Batch {
+pub(super) fn forget(flows: &[(Family, Value)], sets: &[&str]) -> Batch {
     let mut batch = Batch::new();
     for family in FAMILIES {
-        let of_family = flows.iter().filter(|flow| flow.family == family);
-        let keys: BTreeSet<Value> = of_family.map(|flow| flow.key).collect();
-        for set in [FLOWS, FRESH] {
+        let of_family = flows.iter().filter(|(of, _)| *of == family);
+        let keys: BTreeSet<Value> = of_family.map(|(_, key)| *key).collect();
+        for set in sets {
             // Any of them may have run out meanwhile.
             let elements = keys.iter().map(|key| Element::key(*key));
             batch.destroy_elements(&table(family), set, elements);
@@ -221,17 +284,6 @@ const SET_MARK: Expr = Expr::MetaSet {
     sreg: Reg(0),
     key: MetaKey::Mark,
 };
-
-fn base(batch: &mut Batch, family: Family, name: &str, priority: i32, rules: Vec<Rule>) {
-    let (of, chain) = (
-        table(family),
-        Chain::base(name, ChainType::Filter, Hook::Prerouting, priority),
-    );
-    batch.add_chain(&of, &chain);
-    for rule in rules {
-        batch.add_rule(&of, name, &rule);
-    }
-}
 
 /// Words of an address.
 const fn words(family: Family) -> u8 {
@@ -277,6 +329,20 @@ fn lookup(map: &str) -> Expr {
     }
 }
 
+/// Only packets whose 5-tuple is in a set; it stays loaded.
+fn find(family: Family, rule: Rule, set: &str) -> Rule {
+    load_tuple(rule, family).push(Expr::Lookup {
+        set: SetRef::from(set),
+        sreg: Reg(0),
+        to: LookupTo::Match,
+    })
+}
+
+/// Writes the 5-tuple that is loaded into a set.
+fn keep(rule: Rule, set: &str, op: DynsetOp, time: Duration) -> Rule {
+    dynset(rule, set, op, time, None)
+}
+
 /// Packet mark := map(5-tuple), where there is one.
 fn mark_from(family: Family, map: &str) -> Rule {
     load_tuple(Rule::new(family), family)
@@ -307,18 +373,21 @@ fn slot_lookup(family: Family) -> Rule {
 
 /// Writes (5-tuple → packet mark) into a map.
 fn remember(family: Family, rule: Rule, map: &str, op: DynsetOp, time: Duration) -> Rule {
-    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let mark = Reg(mark_word(family));
-    load_tuple(rule, family)
-        .push(Expr::Meta {
-            dreg: mark,
-            key: MetaKey::Mark,
-        })
-        .push(Expr::Dynset {
-            set: SetRef::from(map),
-            op,
-            key: Reg(0),
-            data: Some(mark),
-            timeout_ms: (millis > 0).then_some(millis),
-        })
+    let loaded = load_tuple(rule, family).push(Expr::Meta {
+        dreg: mark,
+        key: MetaKey::Mark,
+    });
+    dynset(loaded, map, op, time, Some(mark))
+}
+
+fn dynset(rule: Rule, set: &str, op: DynsetOp, time: Duration, data: Option<Reg>) -> Rule {
+    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    rule.push(Expr::Dynset {
+        set: SetRef::from(set),
+        op,
+        key: Reg(0),
+        data,
+        timeout_ms: (millis > 0).then_some(millis),
+    })
 }

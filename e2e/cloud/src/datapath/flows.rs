@@ -13,7 +13,7 @@ use onehop_nft::conntrack::{self, Conntrack, Filter};
 
 use super::kernel::Kernel;
 use crate::cloud::Cloud;
-use crate::engine::{DataPathState, Frontend, NodeId, Protocol, What};
+use crate::engine::{DataPathState, Frontend, FrontendPath, NodeId, Protocol, What};
 
 /// A flow through the LB node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,8 +130,12 @@ fn line(node: NodeId, event: &FlowEvent) -> Option<What> {
     })
 }
 
-/// Targets whose flows go on, by frontend.
-type Kept = BTreeMap<Frontend, BTreeSet<SocketAddr>>;
+/// Targets whose flows go on, by frontend: of flows with a translated destination, and of those that keep it.
+type Kept = BTreeMap<Frontend, [BTreeSet<SocketAddr>; 2]>;
+
+fn kept(path: &FrontendPath) -> [&BTreeSet<SocketAddr>; 2] {
+    [&path.established, &path.established_floating]
+}
 
 /// The connection table of a namespace, and which flows the programmed state keeps.
 pub(super) struct FlowTable {
@@ -153,28 +157,33 @@ impl FlowTable {
     pub(super) fn covers(&self, state: &DataPathState) -> bool {
         self.kept.iter().all(|(frontend, targets)| {
             let path = state.frontends.get(frontend);
-            path.map_or(targets.is_empty(), |path| {
-                targets.is_subset(&path.established)
+            path.map_or(targets.iter().all(BTreeSet::is_empty), |path| {
+                let mut both = targets.iter().zip(kept(path));
+                both.all(|(old, new)| old.is_subset(new))
             })
         })
     }
 
-    /// Ends every flow that `state` does not keep; their number.
-    pub(super) fn keep_only(&mut self, state: &DataPathState) -> Result<usize, DumpError> {
+    /// Ends every translated flow that `state` does not keep; those.
+    pub(super) fn keep_only(&mut self, state: &DataPathState) -> Result<Vec<Flow>, DumpError> {
         let kept = |flow: &Flow| {
             let path = state.frontends.get(&flow.frontend);
             path.is_some_and(|path| path.established.contains(&flow.target))
         };
+        let mut cut = Vec::new();
         self.conntrack.delete_where(&Filter::default(), |found| {
-            Flow::of(found).is_some_and(|flow| !kept(&flow))
-        })
+            let ended = Flow::of(found).filter(|flow| !kept(flow));
+            cut.extend(ended);
+            ended.is_some()
+        })?;
+        Ok(cut)
     }
 
     /// Notes what has been programmed.
     pub(super) fn remember(&mut self, state: &DataPathState) {
-        let kept = state.frontends.iter();
-        self.kept = kept
-            .map(|(frontend, path)| (*frontend, path.established.clone()))
+        let paths = state.frontends.iter();
+        self.kept = paths
+            .map(|(frontend, path)| (*frontend, kept(path).map(Clone::clone)))
             .collect();
     }
 

@@ -7,10 +7,10 @@ use e2e_fabric::{LbNet, Router};
 use onehop_nft::Socket;
 
 use super::Error;
-use super::floating::{self, FLOWS, Idle, Remembered};
+use super::floating::{self, FLOWS, FRESH, Idle, Remembered, TRANSLATED_FLOWS};
 use super::flows::{Flow, FlowTable};
 use super::layout::{self, Elements, Key, Links};
-use crate::engine::{DataPathState, Frontend, Profile, Protocol};
+use crate::engine::{DataPathState, Frontend, FrontendPath, Profile, Protocol};
 use crate::scale::Scale;
 
 /// Sockets into the LB node's namespace, and what its table holds.
@@ -39,7 +39,9 @@ impl Kernel {
         scale: Scale,
     ) -> Result<Self, Error> {
         let node: IpAddr = net.address().into();
-        let seconds = |cloud| scale.wall_duration(cloud).as_secs().max(1).to_string();
+        // Not below what `floating` remembers of these flows, which tracking must know at least as long.
+        let seconds = |cloud| scale.wall_duration(cloud).as_millis().div_ceil(1000).max(1);
+        let seconds = |cloud| seconds(cloud).to_string();
         let (tcp, udp) = (seconds(profile.idle_tcp), seconds(profile.idle_udp));
         let settings = [
             // A packet in the middle of a flow makes no flow: who has ended stays ended.
@@ -103,7 +105,8 @@ impl Kernel {
         let cut = if self.stale_flows {
             let cut = self.flows.keep_only(state);
             let cut = cut.map_err(|source| Error::Conntrack { node, source })?;
-            cut + self.forget_floating(state)?
+            self.forget_translated(state, &cut)?;
+            cut.len() + self.forget_floating(state)?
         } else {
             0
         };
@@ -167,6 +170,35 @@ impl Kernel {
         })
     }
 
+    /// Lets flows that were ended choose anew where the frontend floats now. As in `forget_floating` it is looked at until
+    /// nothing is left.
+    fn forget_translated(&mut self, state: &DataPathState, cut: &[Flow]) -> Result<(), Error> {
+        let node = self.node();
+        let floats = |flow: &&Flow| {
+            let path = state.frontends.get(&flow.frontend);
+            path.is_some_and(FrontendPath::floats)
+        };
+        let keys: BTreeSet<_> = cut.iter().filter(floats).map(floating::key).collect();
+        while !keys.is_empty() {
+            let mut left = Vec::new();
+            for family in layout::FAMILIES {
+                let held = self
+                    .rules
+                    .elements(&layout::table(family), TRANSLATED_FLOWS);
+                let held = held.map_err(|source| Error::Conntrack { node, source })?;
+                let held = held.into_iter().map(|element| (family, element.key));
+                left.extend(held.filter(|key| keys.contains(key)));
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+            self.rules
+                .commit(&floating::forget(&left, &[TRANSLATED_FLOWS]))
+                .map_err(|source| Error::Commit { node, source })?;
+        }
+        Ok(())
+    }
+
     /// Ends floating flows to members that `state` does not keep. A packet that is just being forwarded may bring its
     /// flow back, so it is looked at until nothing is left.
     fn forget_floating(&mut self, state: &DataPathState) -> Result<usize, Error> {
@@ -174,7 +206,7 @@ impl Kernel {
         let kept = |flow: &Flow| {
             let path = state.frontends.get(&flow.frontend);
             let same = |target: &SocketAddr| target.ip() == flow.target.ip();
-            path.is_some_and(|path| path.floating && path.established.iter().any(same))
+            path.is_some_and(|path| path.established_floating.iter().any(same))
         };
         let mut cut = 0;
         loop {
@@ -184,8 +216,9 @@ impl Kernel {
                 return Ok(cut);
             }
             cut += gone.len();
+            let gone: Vec<_> = gone.iter().map(|flow| (flow.family, flow.key)).collect();
             self.rules
-                .commit(&floating::forget(&gone))
+                .commit(&floating::forget(&gone, &[FLOWS, FRESH]))
                 .map_err(|source| Error::Commit { node, source })?;
         }
     }

@@ -3,13 +3,15 @@
 //!
 //! ```text
 //! prerouting  nat     (daddr . proto . dport) → chain pick-<n>, by the number n of targets
-//! pick-<n>            ct mark := hash of the 5-tuple mod n; dnat to map (daddr . proto . dport . ct mark)
+//! pick-<n>            ct mark := hash of the 5-tuple mod n; dnat to map (daddr . proto . dport . ct mark);
+//!                     the flow is remembered as a translated one (`floating`)
 //! rest        filter  what still has an LB address as destination: reset or silence
 //! forward     filter  only flows that a pick chain has made
 //! postrouting nat     frontends without client-IP preservation, targets that call themselves: masquerade
 //! ```
 //!
-//! Floating frontends are never translated; their chains are in `floating`.
+//! Flows whose destination stays the frontend address are chosen, remembered and sent by the chains in `floating`. One
+//! frontend may have flows of both kinds, after its listener has changed from a group of one mode to one of another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -84,8 +86,11 @@ pub(super) fn elements(state: &DataPathState, links: &Links) -> Elements {
     }
     for (frontend, path) in &state.frontends {
         let front = Front::of(frontend);
-        if path.floating {
-            add_floating(&mut elements, front, path, links);
+        if path.floats() || !path.established_floating.is_empty() {
+            elements.insert(Key::Floating(front), Data::Nothing);
+        }
+        if path.floats() {
+            add_choices(&mut elements, front, path, links);
             continue;
         }
         let mut slots = 0;
@@ -107,9 +112,8 @@ pub(super) fn elements(state: &DataPathState, links: &Links) -> Elements {
     elements
 }
 
-/// A floating frontend: without a target it is known all the same, so that its flows keep their members.
-fn add_floating(elements: &mut Elements, front: Front, path: &FrontendPath, links: &Links) {
-    elements.insert(Key::Floating(front), Data::Nothing);
+/// The members of a floating frontend.
+fn add_choices(elements: &mut Elements, front: Front, path: &FrontendPath, links: &Links) {
     let mut slots = 0;
     for target in path.targets.iter().filter(|target| front.suits(target)) {
         if let Some(link) = links.get(&target.ip()) {
@@ -122,11 +126,13 @@ fn add_floating(elements: &mut Elements, front: Front, path: &FrontendPath, link
     }
 }
 
-/// Members to which packets of floating frontends go.
+/// Members to which packets go with the frontend address as destination.
 pub(super) fn members(state: &DataPathState) -> BTreeSet<IpAddr> {
-    let floating = state.frontends.values().filter(|path| path.floating);
-    let targets = floating.flat_map(|path| path.targets.iter().chain(&path.established));
-    targets.map(SocketAddr::ip).collect()
+    let paths = state.frontends.values();
+    let chosen = |path: &'_ FrontendPath| path.floats().then(|| path.targets.clone());
+    let new = paths.clone().filter_map(chosen).flatten();
+    let kept = paths.flat_map(|path| path.established_floating.iter().copied());
+    new.chain(kept).map(|target| target.ip()).collect()
 }
 
 impl Front {
@@ -273,7 +279,7 @@ pub(super) fn change(
     let needed: BTreeSet<u32> = new.values().filter_map(counted).collect();
     for count in needed.difference(counts) {
         for family in FAMILIES {
-            add_pick_chain(&mut batch, family, *count);
+            add_pick_chain(&mut batch, family, *count, idle);
             floating::add_choice(&mut batch, family, *count, idle);
         }
     }
@@ -341,7 +347,7 @@ fn pick(count: u32) -> String {
 
 /// The chain that chooses one of `count` targets by the hash of the 5-tuple (FC-26). Only the first
 /// packet of a flow gets here; conntrack pins the rest (FC-62).
-fn add_pick_chain(batch: &mut Batch, family: Family, count: u32) {
+fn add_pick_chain(batch: &mut Batch, family: Family, count: u32, idle: Idle) {
     let (of, name) = (table(family), pick(count));
     batch.add_chain(&of, &Chain::regular(&name));
     let load = |word, base, offset, len| Expr::Payload {
@@ -373,6 +379,9 @@ fn add_pick_chain(batch: &mut Batch, family: Family, count: u32) {
             direction: None,
         });
     batch.add_rule(&of, &name, &choose);
+    for rule in floating::remember_translated(family, idle) {
+        batch.add_rule(&of, &name, &rule);
+    }
     let key = [Field::Daddr, Field::L4Proto, Field::Dport, Field::CtMark];
     let translate = Rule::new(family).counter().dnat_to_map(&key, SLOTS);
     batch.add_rule(&of, &name, &translate);

@@ -8,7 +8,7 @@ use super::call::Operation;
 use super::log::{Seq, What};
 use super::timer::Timer;
 use super::{
-    ApiError, Balancer, Engine, GroupId, LbId, LbSpec, LbState, LbStatus, Tags, not_found,
+    ApiError, Balancer, Engine, GroupId, LbId, LbSpec, LbState, LbStatus, Problem, Tags, not_found,
 };
 
 impl Engine {
@@ -20,6 +20,7 @@ impl Engine {
                 return Ok((engine.lb_status(&id)?, id.to_string()));
             }
             engine.refuse_bad_text(&spec)?;
+            engine.check_zones(&spec)?;
             engine.check_lb_quota(false, &spec)?;
             engine.check_addresses(None, &spec, cause)?;
             let id = LbId::numbered(engine.next_lb);
@@ -38,7 +39,9 @@ impl Engine {
             id.as_str(),
             |engine, cause| {
                 engine.refuse_bad_text(&spec)?;
+                engine.check_zones(&spec)?;
                 engine.check_ipv6(&engine.balancer(id)?.spec, &spec)?;
+                engine.check_floating(&spec, &engine.groups_of(id))?;
                 engine.check_lb_quota(true, &spec)?;
                 engine.replace_lb(id, spec, cause)?;
                 Ok((engine.lb_status(id)?, id.to_string()))
@@ -85,6 +88,9 @@ impl Engine {
         self.check_addresses(Some(id), &spec, cause)?;
         if old != spec {
             self.move_addresses(id, &old.addresses, &spec.addresses, cause);
+            if old.cross_zone != spec.cross_zone {
+                self.note_cross_zone(id, spec.cross_zone, cause);
+            }
             let groups = self.groups_of(id);
             self.balancer_mut(id)?.spec = spec;
             for group in &groups {
@@ -111,6 +117,7 @@ impl Engine {
     fn insert_lb(&mut self, id: &LbId, spec: LbSpec, cause: Seq) {
         let ready_at = self.now + self.profile.lags.provisioning.draw(&mut self.rng);
         self.move_addresses(id, &[], &spec.addresses, cause);
+        self.note_cross_zone(id, spec.cross_zone, cause);
         let balancer = Balancer {
             spec,
             state: LbState::Provisioning,
@@ -140,6 +147,36 @@ impl Engine {
                 },
             );
             self.revision += 1;
+        }
+    }
+
+    fn note_cross_zone(&mut self, id: &LbId, on: bool, cause: Seq) {
+        let lb = id.clone();
+        self.log
+            .push(self.now, Some(cause), What::CrossZone { lb, on });
+    }
+
+    fn check_zones(&self, spec: &LbSpec) -> Result<(), ApiError> {
+        let zones = spec.zones.iter().enumerate();
+        self.refuse_unknown_zones(zones.map(|(at, zone)| (format!("zones[{at}]"), zone.as_str())))
+    }
+
+    /// Refuses zones in which the cloud has no LB node: nothing would ever be served there.
+    pub(super) fn refuse_unknown_zones<'a>(
+        &self,
+        zones: impl Iterator<Item = (String, &'a str)>,
+    ) -> Result<(), ApiError> {
+        let known: BTreeSet<&str> = self.nodes.values().map(|node| node.zone.as_str()).collect();
+        let unknown = zones.filter(|(_, zone)| !known.contains(zone));
+        let problem = |(field, zone): (String, &str)| {
+            let known = known.iter().copied().collect::<Vec<_>>().join(", ");
+            Problem::new(field, format!("{zone:?} is no zone of this cloud: {known}"))
+        };
+        let problems: Vec<_> = unknown.map(problem).collect();
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(ApiError::Invalid(problems))
         }
     }
 

@@ -104,6 +104,14 @@ impl Engine {
             id.as_str(),
             |engine, cause| {
                 engine.group(id)?;
+                let zone = |(at, spec): (usize, &'_ TargetSpec)| {
+                    Some((format!("targets[{at}].zone"), spec.zone.clone()?))
+                };
+                let zones: Vec<_> = targets.iter().enumerate().filter_map(zone).collect();
+                let zones = zones
+                    .iter()
+                    .map(|(field, zone)| (field.clone(), zone.as_str()));
+                engine.refuse_unknown_zones(zones)?;
                 let asked: Vec<_> = targets.iter().map(|spec| spec.target).collect();
                 engine.check_target_quota(id, &targets)?;
                 engine.draw_fates(&targets);
@@ -202,8 +210,16 @@ impl Engine {
         if let Some(known) = group.targets.get_mut(&spec.target)
             && known.life == Life::Registered
         {
-            known.zone = spec.zone;
-            self.revision += 1;
+            if known.zone != spec.zone {
+                known.zone.clone_from(&spec.zone);
+                self.revision += 1;
+                let what = What::TargetMoved {
+                    group: id.clone(),
+                    target: spec.target,
+                    zone: spec.zone,
+                };
+                self.log.push(self.now, Some(cause), what);
+            }
             return Ok(());
         }
         let lag = self.profile_of(id).lags.registration.clone();

@@ -157,6 +157,7 @@ impl Engine {
         target.state = state;
         target.reason = reason;
         target.since = now;
+        let zone = target.zone.clone();
         self.revision += 1;
         let what = What::TargetState {
             group: id.clone(),
@@ -164,6 +165,7 @@ impl Engine {
             from,
             state,
             reason,
+            zone,
         };
         self.log.push(now, cause, what);
     }

@@ -7,7 +7,7 @@ use onehop_core::time::Time;
 use super::call::Operation;
 use super::log::{Seq, What};
 use super::timer::Timer;
-use super::{ApiError, Engine, GroupId, LbId, Listener, ListenerKey, not_found};
+use super::{ApiError, Engine, GroupId, GroupSpec, LbId, LbSpec, Listener, ListenerKey, not_found};
 
 impl Engine {
     /// Makes a listener or points it at another group. Established flows stay where they are.
@@ -35,6 +35,7 @@ impl Engine {
                         format!("is a {protocol} group, the listener is {}", key.protocol);
                     return Err(ApiError::invalid("group", message));
                 }
+                engine.check_floating(&engine.balancer(id)?.spec, [group])?;
                 engine.check_listener_quota(id, group, old.is_none())?;
                 if old.is_none() {
                     engine.check_listener(id, key, cause)?;
@@ -50,6 +51,29 @@ impl Engine {
                 Ok((group.clone(), subject))
             },
         )
+    }
+
+    /// Members of a group of mode `vip` answer clients themselves: where they see the LB node's address instead, no
+    /// answer would find its way (FC-29b).
+    pub(super) fn check_floating<'a>(
+        &self,
+        lb: &LbSpec,
+        groups: impl IntoIterator<Item = &'a GroupId>,
+    ) -> Result<(), ApiError> {
+        let of = |id: &&GroupId| self.groups.get(*id).map(|group| &group.spec);
+        let preserves = |spec: &GroupSpec| spec.preserve_client_ip.unwrap_or(lb.preserve_client_ip);
+        let mut groups = groups.into_iter();
+        let bad =
+            groups.find(|id| of(id).is_some_and(|spec| spec.mode.floats() && !preserves(spec)));
+        match bad {
+            None => Ok(()),
+            Some(id) => {
+                let message = format!(
+                    "must be true for group {id} of mode vip: its targets answer clients directly"
+                );
+                Err(ApiError::invalid("preserveClientIP", message))
+            }
+        }
     }
 
     /// The group of a listener.

@@ -109,6 +109,13 @@ pub enum What {
         /// New state.
         state: LbState,
     },
+    /// Whether LB nodes of a load balancer choose targets of other zones, from now on.
+    CrossZone {
+        /// Which.
+        lb: LbId,
+        /// Whether they do.
+        on: bool,
+    },
     /// A load balancer took an address.
     AddressAssigned {
         /// Which.
@@ -162,6 +169,17 @@ pub enum What {
         state: TargetState,
         /// New reason.
         reason: Option<Reason>,
+        /// Its zone; near for every LB node if it has none.
+        zone: Option<String>,
+    },
+    /// A registered target is in another zone than it was registered in.
+    TargetMoved {
+        /// Group.
+        group: GroupId,
+        /// Target.
+        target: SocketAddr,
+        /// Its zone now.
+        zone: Option<String>,
     },
     /// A probe was answered or failed.
     Probe {
@@ -314,7 +332,7 @@ impl Log {
     /// Events with a number above `seq`, oldest first. A gap at the start means lines were dropped.
     pub fn after(&self, seq: Seq) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
         let oldest = self.next - self.lines.len() as u64;
-        let skip = (seq + 1).saturating_sub(oldest);
+        let skip = seq.saturating_add(1).saturating_sub(oldest);
         self.lines.range(
             usize::try_from(skip)
                 .unwrap_or(usize::MAX)

@@ -15,6 +15,7 @@ mod listeners;
 mod log;
 mod model;
 mod path;
+mod presets;
 mod probe;
 mod probing;
 mod profile;

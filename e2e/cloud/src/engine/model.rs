@@ -119,6 +119,13 @@ pub enum Mode {
     Pod,
 }
 
+impl Mode {
+    /// Whether packets keep the frontend address as destination on their way to the target.
+    pub const fn floats(self) -> bool {
+        matches!(self, Self::Vip)
+    }
+}
+
 /// How targets are probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
@@ -165,8 +172,6 @@ pub struct LbSpec {
     pub cross_zone: bool,
     /// Whether targets see the client's address.
     pub preserve_client_ip: bool,
-    /// Whether packets keep the frontend address as destination on their way to the target.
-    pub floating: bool,
     /// Load balancers with one key may have one address, as long as they have no listener in common.
     pub sharing_key: Option<String>,
 }

@@ -29,14 +29,22 @@ pub struct FrontendPath {
     /// Targets among which a new flow chooses, sorted; one that stands here twice is chosen twice as often. With none,
     /// the flow is dropped without a word.
     pub targets: Vec<SocketAddr>,
-    /// Targets whose established flows go on. Flows to any other target of this frontend end.
-    pub established: BTreeSet<SocketAddr>,
-    /// What the targets are.
+    /// What the targets are. The group that a listener uses decides for its new flows, so that a change of mode takes
+    /// nothing from those that another group began.
     pub mode: Mode,
-    /// Whether the destination stays the frontend address all the way.
-    pub floating: bool,
+    /// Targets whose established flows with a translated destination go on. Flows to any other target end.
+    pub established: BTreeSet<SocketAddr>,
+    /// The same of flows whose destination stayed the frontend address.
+    pub established_floating: BTreeSet<SocketAddr>,
     /// Whether the source stays the client's; otherwise it becomes the LB node's.
     pub preserve_client_ip: bool,
+}
+
+impl FrontendPath {
+    /// Whether the destination of new flows stays the frontend address all the way (FC-29b).
+    pub fn floats(&self) -> bool {
+        self.mode.floats()
+    }
 }
 
 /// Everything that one LB node forwards.
@@ -114,9 +122,9 @@ impl Engine {
             };
             let path = FrontendPath {
                 targets: self.choice(chosen_from, balancer, node),
-                established: self.established(listener, node),
                 mode: group.spec.mode,
-                floating: balancer.spec.floating,
+                established: self.established(listener, node, |mode| !mode.floats()),
+                established_floating: self.established(listener, node, Mode::floats),
                 preserve_client_ip: group
                     .spec
                     .preserve_client_ip
@@ -175,19 +183,19 @@ impl Engine {
         registered.map(|(at, _)| **at).collect()
     }
 
-    fn established(&self, listener: &Listener, node: NodeId) -> BTreeSet<SocketAddr> {
-        let groups = std::iter::once(&listener.group).chain(&listener.former);
-        let kept = |id: &GroupId| {
-            let profile = self.profile_of(id);
-            let targets = self
-                .groups
-                .get(id)
-                .into_iter()
-                .flat_map(|group| &group.targets);
-            let protocol = self
-                .groups
-                .get(id)
-                .map_or(Protocol::Tcp, |g| g.spec.protocol);
+    /// Targets that keep their flows, of the listener's present and former groups of such modes.
+    fn established(
+        &self,
+        listener: &Listener,
+        node: NodeId,
+        of: impl Fn(Mode) -> bool,
+    ) -> BTreeSet<SocketAddr> {
+        let ids = std::iter::once(&listener.group).chain(&listener.former);
+        let groups = ids.filter_map(|id| Some((id, self.groups.get(id)?)));
+        let groups = groups.filter(|(_, group)| of(group.spec.mode));
+        let kept = |(id, group): (&GroupId, &'_ super::Group)| {
+            let (profile, protocol) = (self.profile_of(id), group.spec.protocol);
+            let targets = group.targets.iter();
             let kept = targets.filter(|(_, target)| target.keeps_flows(node, protocol, profile));
             kept.map(|(at, _)| *at).collect::<Vec<_>>()
         };

@@ -11,11 +11,12 @@
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::middleware::from_fn;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
-use super::error::Failure;
+use super::error::{self, Failure};
 use super::handlers::read;
 use crate::cloud::Cloud;
 use crate::engine::{Edit, Faults, Injection};
@@ -35,7 +36,9 @@ pub fn router(cloud: Cloud) -> Router {
         )
         .route("/control/edits", post(edit))
         .route("/control/state", get(state))
+        .method_not_allowed_fallback(error::method_not_allowed)
         .with_state(cloud)
+        .layer(from_fn(error::in_our_form))
 }
 
 async fn get_faults(State(cloud): State<Cloud>) -> Json<Faults> {

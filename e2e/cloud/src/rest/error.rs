@@ -1,13 +1,48 @@
 //! Errors on the wire: `{code, message, details}` with the status code that fits.
 
 use axum::Json;
-use axum::body::Body;
-use axum::http::StatusCode;
-use axum::http::header::{HeaderValue, RETRY_AFTER};
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::engine::ApiError;
+
+/// Longest refusal of the server's own that is read.
+const LIMIT: usize = 1 << 16;
+
+/// What the server refuses by itself, before any handler (a body that is too large, a path that is no text), says it in
+/// plain text. Puts that into our form.
+pub(super) async fn in_our_form(request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let status = response.status();
+    let plain = response.headers().get(CONTENT_TYPE);
+    let plain = plain.is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"));
+    if !status.is_client_error() || !plain {
+        return response;
+    }
+    let text = to_bytes(response.into_body(), LIMIT)
+        .await
+        .unwrap_or_default();
+    let code = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => "body_too_large",
+        _ => "invalid",
+    };
+    Failure::new(status, code, String::from_utf8_lossy(&text)).into_response()
+}
+
+/// The answer to a method that a path does not know.
+pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> Failure {
+    let message = format!("{uri} does not know {method}");
+    Failure::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        message,
+    )
+}
 
 /// A refusal, ready to be sent.
 #[derive(Debug)]

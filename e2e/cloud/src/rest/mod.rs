@@ -14,7 +14,7 @@
 //!
 //! Creates need the header `Idempotency-Key` and answer 201, deletes 204. PUT replaces the whole
 //! object. Who sends a `User-Agent` is named in the event log before each call that changes something.
-//! Errors are `{code, message, details}`. Unknown fields are refused. Thin: all rules are the
+//! Errors are `{code, message, details}`, also those that no handler has seen. Unknown fields are refused. Thin: all rules are the
 //! engine's; this module only converts at the border.
 
 mod callers;
@@ -27,7 +27,7 @@ mod wire;
 
 use axum::Router;
 use axum::http::{StatusCode, Uri};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::get;
 
 use crate::cloud::Cloud;
@@ -73,16 +73,15 @@ pub fn router(cloud: Cloud) -> Router {
                 format!("no resource {uri}"),
             )
         })
-        .method_not_allowed_fallback(|uri: Uri| async move {
-            let message = format!("{uri} does not know this method");
-            Failure::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "method_not_allowed",
-                message,
-            )
-        })
+        .method_not_allowed_fallback(error::method_not_allowed)
         .layer(from_fn_with_state(cloud.clone(), callers::note))
         .with_state(cloud)
+        .layer(from_fn(error::in_our_form))
+}
+
+/// The API and the control interface over `cloud`.
+pub fn router_with_control(cloud: Cloud) -> Router {
+    control::router(cloud.clone()).merge(router(cloud))
 }
 
 /// Serves the API on `listener` until the task is dropped.
@@ -95,6 +94,5 @@ pub async fn serve_with_control(
     cloud: Cloud,
     listener: tokio::net::TcpListener,
 ) -> std::io::Result<()> {
-    let both = control::router(cloud.clone()).merge(router(cloud));
-    axum::serve(listener, both).await
+    axum::serve(listener, router_with_control(cloud)).await
 }

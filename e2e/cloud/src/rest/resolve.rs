@@ -2,12 +2,18 @@
 //! reported, not only the first.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::wire::{GroupBody, HealthBody, LbBody, TargetBody, TargetsBody};
 use crate::engine::{
     ApiError, GroupSpec, HealthCheck, LbSpec, ProbeProtocol, Problem, Profile, Protocol, TargetSpec,
 };
+
+/// Seconds that a drain may take.
+const DRAIN: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_hours(100);
+/// Seconds between two probes, and for an answer. Fewer would be a flood of connections, and no cloud offers it.
+const PROBE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_hours(1);
 
 /// Collects the problems of one body.
 #[derive(Default)]
@@ -20,17 +26,22 @@ impl Problems {
         }
     }
 
-    fn seconds(&mut self, value: Option<f64>, field: &str, default: Duration) -> Duration {
+    fn seconds(
+        &mut self,
+        value: Option<f64>,
+        field: &str,
+        (default, allowed): (Duration, RangeInclusive<Duration>),
+    ) -> Duration {
         let Some(value) = value else {
             return default;
         };
         let duration = Duration::try_from_secs_f64(value).ok();
-        let duration = duration.filter(|duration| *duration <= Duration::from_hours(100));
-        self.check(
-            duration.is_some(),
-            field,
-            "must be a number of seconds from 0 to 360000",
-        );
+        let duration = duration.filter(|duration| allowed.contains(duration));
+        if duration.is_none() {
+            let (from, to) = (allowed.start().as_secs_f64(), allowed.end().as_secs_f64());
+            let message = format!("must be a number of seconds from {from} to {to}");
+            self.0.push(Problem::new(field, message));
+        }
         duration.unwrap_or(default)
     }
 
@@ -53,13 +64,6 @@ impl LbBody {
             "addresses",
             "must name at least one address",
         );
-        // Targets answer the client directly, so the LB node could not translate the answers back.
-        let preserve = self.preserve_client_ip;
-        problems.check(
-            !self.floating || preserve.unwrap_or(profile.preserve_client_ip),
-            "floating",
-            "needs preserveClientIP: targets answer the client directly",
-        );
         for (at, address) in self.addresses.iter().enumerate() {
             let usable = !address.is_unspecified() && !address.is_multicast();
             let field = format!("addresses[{at}]");
@@ -70,6 +74,16 @@ impl LbBody {
                 "is there twice",
             );
         }
+        let key = self.sharing_key.as_deref();
+        problems.check(
+            key.is_none_or(|key| !key.trim().is_empty()),
+            "sharingKey",
+            "must not be empty: leave it out for an address of its own",
+        );
+        for (at, zone) in self.zones.iter().enumerate() {
+            let twice = self.zones[..at].contains(zone);
+            problems.check(!twice, &format!("zones[{at}]"), "is there twice");
+        }
         problems.none_or(LbSpec {
             name: self.name,
             tags: self.tags,
@@ -79,7 +93,6 @@ impl LbBody {
             preserve_client_ip: self
                 .preserve_client_ip
                 .unwrap_or(profile.preserve_client_ip),
-            floating: self.floating,
             sharing_key: self.sharing_key,
         })
     }
@@ -90,7 +103,8 @@ impl GroupBody {
     pub(super) fn resolve(self, profile: &Profile) -> Result<GroupSpec, ApiError> {
         let mut problems = Problems::default();
         problems.check(!self.name.is_empty(), "name", "must not be empty");
-        let drain = problems.seconds(self.drain_seconds, "drainSeconds", profile.drain);
+        let drain = (profile.drain, DRAIN);
+        let drain = problems.seconds(self.drain_seconds, "drainSeconds", drain);
         let default = (self.protocol == Protocol::Tcp).then(HealthBody::tcp);
         let health = self
             .health
@@ -123,10 +137,10 @@ impl HealthBody {
 
     fn resolve(self, profile: &Profile, problems: &mut Problems) -> HealthCheck {
         let defaults = &profile.probe;
-        let interval = problems.seconds(self.interval, "health.interval", defaults.interval);
-        let timeout = problems.seconds(self.timeout, "health.timeout", defaults.timeout);
-        problems.check(!interval.is_zero(), "health.interval", "must be above 0");
-        problems.check(!timeout.is_zero(), "health.timeout", "must be above 0");
+        let interval = (defaults.interval, PROBE);
+        let interval = problems.seconds(self.interval, "health.interval", interval);
+        let timeout = (defaults.timeout, PROBE);
+        let timeout = problems.seconds(self.timeout, "health.timeout", timeout);
         problems.check(self.port != Some(0), "health.port", "must be 1 to 65535");
         let healthy = self.healthy.unwrap_or(defaults.healthy);
         let unhealthy = self.unhealthy.unwrap_or(defaults.unhealthy);

@@ -29,9 +29,6 @@ pub struct LbBody {
     /// Whether targets see the client's address; the profile's default when absent.
     #[serde(rename = "preserveClientIP")]
     pub preserve_client_ip: Option<bool>,
-    /// Whether packets keep the frontend address as destination.
-    #[serde(default)]
-    pub floating: bool,
     /// Load balancers with one key may have one address, each with listeners of its own.
     pub sharing_key: Option<String>,
 }
@@ -49,7 +46,6 @@ pub struct LbView {
     pub cross_zone: bool,
     #[serde(rename = "preserveClientIP")]
     pub preserve_client_ip: bool,
-    pub floating: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing_key: Option<String>,
     pub state: LbState,
@@ -191,7 +187,6 @@ impl From<LbStatus> for LbView {
             zones: spec.zones,
             cross_zone: spec.cross_zone,
             preserve_client_ip: spec.preserve_client_ip,
-            floating: spec.floating,
             sharing_key: spec.sharing_key,
             state,
             listeners: listeners.into_iter().map(ListenerView::from).collect(),

@@ -179,7 +179,6 @@ pub fn lb(name: &str, addresses: &[&str]) -> LbSpec {
         zones: vec![],
         cross_zone: true,
         preserve_client_ip: true,
-        floating: false,
         sharing_key: None,
     }
 }

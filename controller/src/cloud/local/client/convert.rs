@@ -4,15 +4,14 @@
 use std::collections::{BTreeMap, HashSet};
 
 use onehop_core::crd::TargetMode;
-use onehop_core::id::{Protocol, ServiceKey, ServiceUid};
+use onehop_core::id::{Protocol, ServiceKey, ServiceUid, Zone};
 
 use super::super::model::{
-    Balancer, BalancerSpec, BalancerState, Delivery, Group, GroupSpec, ListenerKey, Probe,
-    ProbeProtocol,
+    Balancer, BalancerSpec, BalancerState, Group, GroupSpec, ListenerKey, Probe, ProbeProtocol,
 };
 use super::super::names::{self, Tags};
 use super::wire::{
-    GroupBody, GroupView, Health, LbBody, LbView, TargetBody, TargetsBody, TargetsView,
+    GroupBody, GroupView, Health, LbBody, LbView, TargetBody, TargetView, TargetsBody, TargetsView,
 };
 use crate::plan::Existing;
 use crate::plan::membership::{CloudState, TargetKey};
@@ -70,11 +69,6 @@ pub(super) fn balancer(view: LbView) -> Option<Balancer> {
             name: view.name,
             tags: view.tags,
             addresses: view.addresses,
-            delivery: if view.floating {
-                Delivery::Floating
-            } else {
-                Delivery::Translated
-            },
             sharing_key: view.sharing_key,
         },
     })
@@ -86,7 +80,6 @@ pub(super) fn balancer_body(spec: &BalancerSpec) -> LbBody<'_> {
         tags: &spec.tags,
         addresses: &spec.addresses,
         preserve_client_ip: true,
-        floating: spec.delivery == Delivery::Floating,
         sharing_key: spec.sharing_key.as_deref(),
     }
 }
@@ -116,6 +109,7 @@ pub(super) fn group(view: GroupView) -> Option<Group> {
             tags: view.tags,
         },
         targets: BTreeMap::new(),
+        zones: BTreeMap::new(),
     })
 }
 
@@ -189,18 +183,22 @@ fn protocol(text: &str) -> Option<Protocol> {
     text.to_ascii_uppercase().parse().ok()
 }
 
-pub(super) fn targets_body(targets: impl Iterator<Item = TargetKey>) -> TargetsBody {
-    let target = |key: TargetKey| TargetBody {
+pub(super) fn targets_body(
+    targets: impl Iterator<Item = (TargetKey, Option<Zone>)>,
+) -> TargetsBody {
+    let target = |(key, zone): (TargetKey, Option<Zone>)| TargetBody {
         address: key.address,
         port: key.port,
+        zone,
     };
     TargetsBody {
         targets: targets.map(target).collect(),
     }
 }
 
-/// States by target. In a group without a probe `healthy` means no more than registered.
-pub(super) fn targets(view: TargetsView, probed: bool) -> BTreeMap<TargetKey, CloudState> {
+/// The group with the targets that it has. In one without a probe `healthy` means no more than registered.
+pub(super) fn with_targets(group: Group, view: TargetsView) -> Group {
+    let probed = group.spec.probe.is_some();
     let state = |text: &str| match text {
         "healthy" if probed => CloudState::Healthy,
         "healthy" | "unused" => CloudState::Unjudged,
@@ -208,16 +206,15 @@ pub(super) fn targets(view: TargetsView, probed: bool) -> BTreeMap<TargetKey, Cl
         "draining" => CloudState::Draining,
         _ => CloudState::Initial,
     };
-    view.targets
-        .into_iter()
-        .map(|t| {
-            (
-                TargetKey {
-                    address: t.address,
-                    port: t.port,
-                },
-                state(&t.state),
-            )
-        })
-        .collect()
+    let key = |t: &TargetView| TargetKey {
+        address: t.address,
+        port: t.port,
+    };
+    let all = view.targets.iter();
+    let zones = all.clone().filter_map(|t| Some((key(t), t.zone.clone()?)));
+    Group {
+        targets: all.clone().map(|t| (key(t), state(&t.state))).collect(),
+        zones: zones.collect(),
+        ..group
+    }
 }

@@ -122,12 +122,11 @@ impl Client {
     }
 
     async fn with_targets(&self, groups: Vec<Group>) -> Result<Vec<Group>, CloudError> {
-        let looks = groups.into_iter().map(|mut group| async move {
+        let looks = groups.into_iter().map(|group| async move {
             let path = format!("groups/{}/targets", group.id);
             let tried = format!("read targets of {}", group.spec.name);
             let seen = self.get::<TargetsView>(&tried, &path, &[]).await?;
-            group.targets = convert::targets(seen, group.spec.probe.is_some());
-            Ok(group)
+            Ok(convert::with_targets(group, seen))
         });
         stream::iter(looks)
             .buffered(LOOKS_AT_ONCE)
@@ -175,12 +174,12 @@ impl Client {
             }
             LocalStep::Register { group, targets } => {
                 let path = format!("groups/{}/targets", self.group_id(step, group)?);
-                let body = convert::targets_body(targets.iter().copied());
+                let body = convert::targets_body(targets.iter().cloned());
                 self.change(step, Method::POST, &path, Some(&body)).await
             }
             LocalStep::Deregister { group, targets, .. } => {
                 let path = format!("groups/{}/targets", self.group_id(step, group)?);
-                let body = convert::targets_body(targets.iter().map(|(key, _)| *key));
+                let body = convert::targets_body(targets.iter().map(|(key, _)| (*key, None)));
                 gone_is_done(self.change(step, Method::DELETE, &path, Some(&body)).await)
             }
             LocalStep::PutListener {
@@ -362,6 +361,7 @@ fn class(status: StatusCode, code: &str) -> Class {
         (StatusCode::CONFLICT, "group_in_use") => Class::InUse,
         (StatusCode::CONFLICT, _) => Class::Conflict,
         (StatusCode::TOO_MANY_REQUESTS, _) => Class::Throttled,
+        (_, "quota_exceeded") => Class::Quota,
         (status, _) if status.is_client_error() => Class::WrongInput,
         _ => Class::Transient,
     }

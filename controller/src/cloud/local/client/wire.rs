@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use onehop_core::id::Zone;
 use serde::{Deserialize, Serialize};
 
 use crate::cloud::Taken;
@@ -18,7 +19,6 @@ pub(super) struct LbBody<'a> {
     pub(super) addresses: &'a [IpAddr],
     #[serde(rename = "preserveClientIP")]
     pub(super) preserve_client_ip: bool,
-    pub(super) floating: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sharing_key: Option<&'a str>,
 }
@@ -30,7 +30,6 @@ pub(super) struct LbView {
     pub(super) name: String,
     pub(super) tags: Tags,
     pub(super) addresses: Vec<IpAddr>,
-    pub(super) floating: bool,
     pub(super) sharing_key: Option<String>,
     pub(super) state: String,
     pub(super) listeners: Vec<ListenerView>,
@@ -94,6 +93,8 @@ pub(super) struct TargetsBody {
 pub(super) struct TargetBody {
     pub(super) address: IpAddr,
     pub(super) port: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) zone: Option<Zone>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -105,6 +106,7 @@ pub(super) struct TargetsView {
 pub(super) struct TargetView {
     pub(super) address: IpAddr,
     pub(super) port: u16,
+    pub(super) zone: Option<Zone>,
     pub(super) state: String,
 }
 

@@ -240,6 +240,31 @@ fn k31_compat_takes_the_peers_timing_and_keeps_the_last_that_serves() {
 }
 
 #[test]
+fn k41_with_compat_and_another_selector_one_that_serves_stays_until_a_new_one_is_healthy() {
+    let compat = Policy {
+        kind: Kind::Compat,
+        ..POLICY
+    };
+    // The old pods run on, and no list names them any more.
+    let members = [(1, Unexplained), (2, Unexplained), (3, Ready), (4, Ready)];
+    let old = [(1, Healthy), (2, Healthy)];
+    let serving = |verdicts: &[String]| {
+        let old = verdicts
+            .iter()
+            .filter(|v| v.starts_with("10.244.0.1 ") || v.starts_with("10.244.0.2 "));
+        old.filter(|v| v.contains(" Hold ") || v.contains(" Keep "))
+            .count()
+    };
+    let first = run(&compat, &members, &old);
+    assert!(serving(&first) >= 1, "K-41: {first:?}");
+    let new = |state| [old[0], old[1], (3, state), (4, state)];
+    let judged = run(&compat, &members, &new(Initial));
+    assert!(serving(&judged) >= 1, "K-41: {judged:?}");
+    let healthy = run(&compat, &members, &new(Healthy));
+    assert_eq!(serving(&healthy), 0, "K-41: {healthy:?}");
+}
+
+#[test]
 fn i2_what_still_serves_comes_back_when_nothing_else_does() {
     let verdicts = run(
         &POLICY,

@@ -90,15 +90,15 @@ fn members(pods: Vec<Member>) -> PortMembers {
     PortMembers {
         pods: Members {
             list: pods,
-            at_most_healthy: None,
+            ..Members::default()
         },
         nodes: Members {
             list: nodes(30080),
-            at_most_healthy: None,
+            ..Members::default()
         },
         vips: Members {
             list: nodes(80),
-            at_most_healthy: None,
+            ..Members::default()
         },
     }
 }

@@ -40,16 +40,26 @@ impl Cloud {
             LocalStep::AdjustGroup(spec) => {
                 let group = self.group(&spec.name);
                 let targets = std::mem::take(&mut group.targets);
+                let zones = std::mem::take(&mut group.zones);
                 *group = Group {
                     targets,
+                    zones,
                     ..tagged(group.id.clone(), spec)
                 };
             }
             LocalStep::Register { group, targets } => {
                 let group = self.group(group);
-                group
-                    .targets
-                    .extend(targets.iter().map(|key| (*key, CloudState::Initial)));
+                for (key, zone) in targets {
+                    let state = group.targets.get(key).copied();
+                    let state = state.filter(|state| state.registered());
+                    group
+                        .targets
+                        .insert(*key, state.unwrap_or(CloudState::Initial));
+                    match zone {
+                        Some(zone) => group.zones.insert(*key, zone.clone()),
+                        None => group.zones.remove(key),
+                    };
+                }
             }
             LocalStep::Deregister { group, targets, .. } => {
                 let group = self.group(group);
@@ -168,6 +178,7 @@ pub(super) fn tagged(id: String, spec: &GroupSpec) -> Group {
             .map(|since| since.parse().unwrap()),
         spec: spec.clone(),
         targets: BTreeMap::new(),
+        zones: BTreeMap::new(),
     }
 }
 

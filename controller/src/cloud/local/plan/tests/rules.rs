@@ -71,3 +71,34 @@ fn what_another_uid_has_left_goes() {
     assert!(cloud.seen.groups.iter().all(|g| g.uid == new.uid));
     assert_eq!(planned(Some(&new), &cloud, now), "");
 }
+
+#[test]
+fn targets_are_registered_in_the_zone_of_their_node_and_follow_its_label() {
+    let in_zone = |zone: Option<&str>| {
+        let mut intent = intent(
+            vec![http(TargetMode::Pod)],
+            &[(1, State::Ready), (2, State::Ready)],
+        );
+        let members = intent.members.values_mut().next().unwrap();
+        let zone = zone.map(|zone| (IpAddr::from([10, 244, 1, 1]), zone.into()));
+        members.pods.zones = zone.into_iter().collect();
+        intent
+    };
+    let (first, again) = (in_zone(Some("zone-a")), in_zone(Some("zone-b")));
+    let plan = planned(Some(&first), &Cloud::default(), NOW);
+    assert!(
+        plan.contains(" 10.244.1.1:8080@zone-a 10.244.1.2:8080\n"),
+        "{plan}"
+    );
+    let (cloud, now) = converged(&first);
+    assert_eq!(planned(Some(&first), &cloud, now), "", "I4");
+    // A label that comes late or changes is told, and nothing but the label.
+    let moved = planned(Some(&again), &cloud, now);
+    let others = ["10.244.1.2", "deregister", "put-listener", "create"];
+    assert!(
+        moved.contains("10.244.1.1:8080@zone-b") && others.iter().all(|word| !moved.contains(word)),
+        "{moved}"
+    );
+    // A node that does not say its zone any more is where it was.
+    assert_eq!(planned(Some(&in_zone(None)), &cloud, now), "");
+}
