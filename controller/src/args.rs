@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use onehop_core::crd::MembershipPolicy;
 use onehop_core::id::{Cidr, InstallId};
 use reqwest::Url;
 
@@ -18,7 +19,7 @@ pub use self::aws::{AwsArgsError, AwsConfig};
 use self::election::ElectionArgs;
 pub use self::election::{ElectionConfig, ElectionError};
 use crate::cloud::local::plan;
-use crate::cloud::local::resolve::NodeProxy;
+use crate::cloud::local::resolve::{Defaults, NodeProxy};
 use crate::node_targets::Ranges;
 use crate::policy::{Policies, PolicyError};
 use crate::reconcile::{self, Orphans};
@@ -54,6 +55,10 @@ pub struct Args {
     /// How agents run, which decides the port that tells a node's health.
     #[arg(long, env = "ONEHOP_PROXY", value_enum, default_value_t = ProxyName::Beside)]
     proxy: ProxyName,
+    /// How members come and go for Services that do not say it by the annotation onehop.dev/membership. Default: zero-drop
+    /// for our own classes, compat for those of peers.
+    #[arg(long, env = "ONEHOP_MEMBERSHIP", value_enum)]
+    membership: Option<MembershipName>,
     /// Kubeconfig; without one, the service account of the pod.
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
@@ -121,6 +126,14 @@ enum ProxyName {
     Replace,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MembershipName {
+    /// Nothing leaves before what replaces it is healthy.
+    ZeroDrop,
+    /// The timing of the class's usual controller.
+    Compat,
+}
+
 /// Everything resolved.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -130,8 +143,8 @@ pub struct Config {
     pub aws: Option<AwsConfig>,
     /// Of the local provider's planner.
     pub local: plan::Settings,
-    /// Who forwards on the nodes.
-    pub proxy: NodeProxy,
+    /// What Services of the local provider get that do not say it themselves.
+    pub defaults: Defaults,
     /// Kubeconfig.
     pub kubeconfig: Option<PathBuf>,
     /// Of the reconciler.
@@ -184,16 +197,21 @@ impl Args {
             ProxyName::Beside => NodeProxy::Beside,
             ProxyName::Replace => NodeProxy::Replace,
         };
+        let membership = self.membership.map(|name| match name {
+            MembershipName::ZeroDrop => MembershipPolicy::ZeroDrop,
+            MembershipName::Compat => MembershipPolicy::Compat,
+        });
         let switch_tail = seconds("switch-tail-seconds", self.switch_tail_seconds)?;
         let cluster = self.cluster_name.as_ref();
         let aws = match self.provider {
             ProviderName::Local => None,
             ProviderName::Aws => {
                 self.aws.check_claims(&classes, self.claim_classless)?;
-                Some(
-                    self.aws
-                        .resolve(install.clone(), cluster, proxy, switch_tail)?,
-                )
+                let mut aws = self
+                    .aws
+                    .resolve(install.clone(), cluster, proxy, switch_tail)?;
+                aws.settings.membership = membership;
+                Some(aws)
             }
         };
         let mut endpoint = self.local_endpoint;
@@ -212,7 +230,10 @@ impl Args {
                 install: install.clone(),
                 switch_tail,
             },
-            proxy,
+            defaults: Defaults {
+                membership: membership.unwrap_or(MembershipPolicy::ZeroDrop),
+                ..proxy.into()
+            },
             kubeconfig: self.kubeconfig,
             settings: reconcile::Settings {
                 claim: Claim {
@@ -321,6 +342,24 @@ mod tests {
             let off = ["--lbc-service-controller-disabled"];
             assert!(resolve(&[claim, &off[..]].concat()).is_ok(), "AWS-013");
         }
+    }
+
+    #[test]
+    fn k32_the_installs_membership_policy_reaches_every_provider() {
+        let base = ["--cluster-name", "demo", "--membership", "compat"];
+        let local = [&base[..], &["--local-endpoint", "http://x"]].concat();
+        let defaults = resolve(&local).unwrap().defaults;
+        assert_eq!(defaults.membership, MembershipPolicy::Compat, "K-32");
+        let aws = [
+            "onehop-controller",
+            "--provider",
+            "aws",
+            "--aws-vpc-id",
+            "v",
+        ];
+        let aws = Args::try_parse_from(aws.iter().chain(&base)).unwrap();
+        let settings = aws.resolve().unwrap().aws.unwrap().settings;
+        assert_eq!(settings.membership, Some(MembershipPolicy::Compat), "K-32");
     }
 
     #[test]

@@ -81,7 +81,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     }
     let endpoint = config.endpoint.context("provider local: no endpoint")?;
     let cloud = Client::new(endpoint, install, &caller).context("provider local")?;
-    let app = app.over(Local::new(cloud, config.local, config.proxy));
+    let app = app.over(Local::new(cloud, config.local, config.defaults));
     app.run(stop, phase).boxed().await?;
     Ok(())
 }

@@ -467,9 +467,15 @@ impl Maker<'_> {
 
 #[cfg(test)]
 mod tests {
-    use onehop_core::id::{PortName, Protocol};
+    use std::sync::Arc;
+
+    use k8s_openapi::api::core::v1::Node;
+    use onehop_core::crd::LoadBalancerSpec;
+    use onehop_core::id::{PortKey, PortName, Protocol};
+    use onehop_runtime::watch::Seen;
 
     use super::*;
+    use crate::plan::membership::View;
 
     const NOW: Time = Time::from_millis(1_800_000_000_000);
 
@@ -574,6 +580,67 @@ mod tests {
             register.entry(&node, &Ranges::default(), None).local.len(),
             ENTRIES_MAX
         );
+    }
+
+    /// The node, a Service with policy Local, and its target in a state.
+    fn set(register: &mut Register, state: TargetState) -> News {
+        let address = IpAddr::from([10, 0, 1, 1]);
+        let node = serde_json::json!({
+            "metadata": { "name": "a" },
+            "status": { "addresses": [{ "type": "InternalIP", "address": address }] },
+        });
+        let mut index = Index::default();
+        let node = serde_json::from_value::<Node>(node).unwrap();
+        index.on_node(Seen::Applied(node));
+        let service = ServiceSpec {
+            key: ServiceKey::new("default", "web"),
+            uid: "u".into(),
+            external_policy: TrafficPolicy::Local,
+            ..ServiceSpec::default()
+        };
+        let intent = Intent {
+            service: service.key.clone(),
+            uid: service.uid.clone(),
+            spec: LoadBalancerSpec::default(),
+            addresses: Vec::new(),
+            members: BTreeMap::new(),
+            departed: BTreeMap::new(),
+            machines: Arc::default(),
+            view: View::Watched,
+        };
+        let listed = Listed {
+            port: PortKey::new("http", Protocol::Tcp),
+            mode: TargetMode::Node,
+            key: TargetKey {
+                address,
+                port: 30080,
+            },
+            state,
+        };
+        register.set(&index, &service, &intent, &[listed], NOW)
+    }
+
+    #[test]
+    fn k22_only_a_target_that_is_held_now_is_written_at_once() {
+        let mut register = Register::default();
+        let concerned = BTreeSet::from([NodeName::from("a")]);
+        for (state, at_once) in [
+            (TargetState::Active, false),
+            (TargetState::Held, true),
+            (TargetState::Draining, false),
+        ] {
+            let news = set(&mut register, state);
+            assert_eq!(
+                (&news.nodes, news.at_once),
+                (&concerned, at_once),
+                "K-22: {state:?}"
+            );
+            assert_eq!(
+                set(&mut register, state),
+                News::default(),
+                "K-22: {state:?} again"
+            );
+        }
     }
 
     #[test]

@@ -14,26 +14,18 @@ use onehop_runtime::backoff::Policy;
 use tokio_util::sync::CancellationToken;
 
 use super::memory::OfService;
+use super::pace::Urgency;
 use super::{Reconciler, lock};
 use crate::index::Index;
 use crate::node_targets::{Ranges, Told};
 use crate::plan::{Intent, Provider};
 use crate::writes::WriteError;
 
-/// Changes of one node within this time are one write (K-22).
-const MERGE: Duration = Duration::from_millis(100);
 /// How long a published address waits at most for agents that do not say that they have it: an agent that is away
 /// must not keep a Service from its address, and its node fails the health check anyway.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
 /// Between two looks at whether it is acknowledged; news of the objects come by their watch.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// Nodes to be written to.
-#[derive(Debug, Default)]
-pub(super) struct Due {
-    nodes: BTreeSet<NodeName>,
-    at: Option<Time>,
-}
 
 impl<P: Provider> Reconciler<P> {
     /// Notes what a pass found of a Service's targets.
@@ -47,10 +39,12 @@ impl<P: Provider> Reconciler<P> {
             let index = lock(&self.index);
             lock(&self.register).set(&index, service, intent, &told, now)
         };
-        self.nodes_due(
-            news.nodes,
-            if news.at_once { Duration::ZERO } else { MERGE },
-        );
+        let urgency = if news.at_once {
+            Urgency::AtOnce
+        } else {
+            Urgency::Merged
+        };
+        self.nodes_due(news.nodes, urgency);
     }
 
     /// Nothing of a Service is left in the cloud.
@@ -58,7 +52,7 @@ impl<P: Provider> Reconciler<P> {
         let touched = lock(&self.register).remove(service, self.clock.now());
         // After a restart it is not known which nodes have something of it.
         let all = lock(&self.index).nodes_that_name(service);
-        self.nodes_due(touched.union(&all).cloned().collect(), MERGE);
+        self.nodes_due(touched.union(&all).cloned().collect(), Urgency::Merged);
     }
 
     /// Which of the addresses may be published now, and when to look again for the others (K-27): those that are
@@ -109,15 +103,11 @@ impl<P: Provider> Reconciler<P> {
         (open, Some(now + LOOK))
     }
 
-    fn nodes_due(&self, nodes: BTreeSet<NodeName>, within: Duration) {
+    fn nodes_due(&self, nodes: BTreeSet<NodeName>, urgency: Urgency) {
         if nodes.is_empty() {
             return;
         }
-        let mut due = lock(&self.due_nodes);
-        due.nodes.extend(nodes);
-        let at = self.clock.now() + within;
-        due.at = Some(due.at.map_or(at, |before| before.min(at)));
-        drop(due);
+        lock(&self.due_nodes).enter(nodes, urgency, self.clock.now());
         self.nodes_wake.notify_one();
     }
 
@@ -134,7 +124,7 @@ impl<P: Provider> Reconciler<P> {
             }
             nodes
         };
-        self.nodes_due(concerned, MERGE);
+        self.nodes_due(concerned, Urgency::Merged);
     }
 
     /// Ranges of pods and nodes: those given by hand, else what the Nodes tell.
@@ -187,16 +177,21 @@ impl<P: Provider> Reconciler<P> {
             if self.clock.now() >= compare_at {
                 // Somebody may have changed or deleted an object: written only where it differs (C-14).
                 let all = lock(&self.register).nodes();
-                self.nodes_due(all, MERGE);
+                self.nodes_due(all, Urgency::Merged);
                 compare_at = self
                     .next_sweep(self.clock.now())
                     .max(self.clock.now() + LOOK);
             }
             let absent = lock(&self.presence).next_change(self.clock.now());
-            let next = [lock(&self.due_nodes).at, purge, absent, Some(compare_at)]
-                .into_iter()
-                .flatten()
-                .min();
+            let next = [
+                lock(&self.due_nodes).next(),
+                purge,
+                absent,
+                Some(compare_at),
+            ]
+            .into_iter()
+            .flatten()
+            .min();
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.nodes_wake.notified() => continue,
@@ -205,16 +200,16 @@ impl<P: Provider> Reconciler<P> {
             let now = self.clock.now();
             if purge.is_some_and(|at| at <= now) {
                 let touched = lock(&self.register).purge(now);
-                self.nodes_due(touched, MERGE);
+                self.nodes_due(touched, Urgency::Merged);
             }
             if !lock(&self.index).node_targets_synced() {
                 // Nothing from a half-synced cache (I1).
-                lock(&self.due_nodes).at = Some(now + LOOK);
+                lock(&self.due_nodes).postpone(now + LOOK);
                 continue;
             }
-            let due = std::mem::take(&mut *lock(&self.due_nodes));
+            let due = lock(&self.due_nodes).take(now);
             let mut failed = BTreeSet::new();
-            for node in due.nodes {
+            for node in due {
                 if let Err(error) = self.tell_node(&node).await {
                     self.measures.write_failures.inc();
                     tracing::warn!(%node, %error, "cannot tell a node of its targets, trying again");
@@ -224,9 +219,11 @@ impl<P: Provider> Reconciler<P> {
             if failed.is_empty() {
                 backoff.reset();
             } else {
+                let again = self.clock.now() + backoff.next_delay();
                 let mut due = lock(&self.due_nodes);
-                due.nodes.extend(failed);
-                due.at = Some(self.clock.now() + backoff.next_delay());
+                for node in failed {
+                    due.enter_at(node, again);
+                }
             }
         }
     }
@@ -263,6 +260,7 @@ impl<P: Provider> Reconciler<P> {
         }
         let entries = BTreeMap::from([(install.clone(), wanted)]);
         let written = self.writer.node_targets(node, &entries).await?;
+        lock(&self.due_nodes).written(node.clone(), self.clock.now());
         self.take_in(|index| index.wrote_node_targets(&written));
         Ok(())
     }

@@ -10,6 +10,7 @@ use onehop_runtime::events::Severity;
 use super::cases::{Case, Wanted};
 use super::memory::{Memory, OfService};
 use super::{Reconciler, lock};
+use crate::cloud::Class;
 use crate::plan::{Group, Intent, Outcome, Programmed, Provider, Step};
 use crate::status::{self, COUNTS_EVERY, Difference, Facts};
 use crate::writes::WriteError;
@@ -190,6 +191,13 @@ impl<P: Provider> Reconciler<P> {
                 self.tell(service, severity, reason, &message);
             }
         }
+        let begun = outcome.is_some_and(|o| matches!(o.programmed, Programmed::Waiting(_)));
+        if begun && service.ingress.is_empty() {
+            let (reason, message) = ("EnsuringLoadBalancer", "Ensuring load balancer");
+            if of.said.is_news(reason, message) {
+                self.tell(service, Severity::Normal, reason, message);
+            }
+        }
         let published = |address| service.ingress.iter().any(|i| i.address == Some(address));
         let fresh = !wanted.addresses.iter().all(|address| published(*address));
         if fresh && outcome.is_some() {
@@ -199,24 +207,33 @@ impl<P: Provider> Reconciler<P> {
                 self.tell(service, Severity::Normal, "IPAllocated", &message);
             }
         }
-        match error {
-            Some(error) if of.said.is_news("SyncLoadBalancerFailed", &error.message) => {
-                let message = format!("{}: {}", error.part, error.message);
-                self.tell(
-                    service,
-                    Severity::Warning,
-                    "SyncLoadBalancerFailed",
-                    &message,
-                );
-            }
-            Some(_) => {}
-            None => of.said.over("SyncLoadBalancerFailed"),
+        let reason = error.map(|error| failure(&error.class));
+        for over in FAILURES.into_iter().filter(|known| Some(*known) != reason) {
+            of.said.over(over);
+        }
+        if let Some((error, reason)) = error.zip(reason)
+            && of.said.is_news(reason, &error.message)
+        {
+            let message = format!("{}: {}", error.part, error.message);
+            self.tell(service, Severity::Warning, reason, &message);
         }
         if let Some(Programmed::Failed(what)) = outcome.map(|o| &o.programmed)
             && of.said.is_news("LoadBalancerFailed", what)
         {
             self.tell(service, Severity::Warning, "LoadBalancerFailed", what);
         }
+    }
+}
+
+/// Reasons of events about a cloud that did not do what it was asked for (C-100).
+const FAILURES: [&str; 2] = ["SyncLoadBalancerFailed", "QuotaExceeded"];
+
+fn failure(class: &str) -> &'static str {
+    let [failed, quota] = FAILURES;
+    if class == Class::Quota.as_str() {
+        quota
+    } else {
+        failed
     }
 }
 

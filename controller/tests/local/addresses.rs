@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use onehop_core::crd::{AddressPool, LoadBalancer};
 use serde_json::json;
 
-use super::{FIRST, POOL, has_address, pod_mode};
+use crate::support::{FIRST, POOL, has_address, pod_mode};
 use crate::world::World;
 
 const SECOND: &str = "198.51.100.11";

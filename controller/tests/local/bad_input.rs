@@ -18,11 +18,12 @@ use serde_json::{Value, json};
 
 use crate::addresses::{members_are_cared_for, pool_status};
 use crate::documented;
-use crate::gitops::settled;
+use crate::support::{
+    FIRST, POOL, SECOND, annotated, delete, has_address, healthy, pod_mode, settled, told_of,
+    web_with_a_pod, web_with_nodes,
+};
 use crate::world::World;
-use crate::{FIRST, POOL, has_address, pod_mode};
 
-const SECOND: &str = "198.51.100.11";
 const DAY: Duration = Duration::from_hours(24);
 
 /// Waits for the documented event, and for the condition where the page promises one.
@@ -56,14 +57,6 @@ async fn accepted(world: &World, service: &str) {
             condition.is_some_and(|c| c.status == "True")
         })
         .await;
-}
-
-fn annotated(pairs: &[(&str, &str)]) -> Value {
-    let pairs: serde_json::Map<_, _> = pairs
-        .iter()
-        .map(|(k, v)| ((*k).to_owned(), json!(v)))
-        .collect();
-    json!({ "metadata": { "annotations": pairs } })
 }
 
 /// The patch that takes away what another one has set: every leaf becomes null.
@@ -224,7 +217,7 @@ async fn c33_l54_an_address_that_somebody_outside_has_is_not_fought_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c38_c107_a_service_that_gets_no_address_says_why_until_a_pool_has_one() {
+async fn c38_c107_l15_a_service_that_gets_no_address_says_why_until_a_pool_has_one() {
     let world = World::start("198.51.100.10-198.51.100.10").await;
     let controller = world.controller();
     world.service("web", json!({})).await;
@@ -245,7 +238,7 @@ async fn c38_c107_a_service_that_gets_no_address_says_why_until_a_pool_has_one()
         .furnish_as("more", &["198.51.100.30-198.51.100.20", "198.51.100.40/32"])
         .await;
     has_address(&world, "late", "198.51.100.40").await;
-    // C-17: what of the pool cannot be read is in its status; the rest of it serves.
+    // C-17, L-15: nothing is refused at admission: what of the pool cannot be read is in its status; the rest of it serves.
     world
         .eventually("C-17: the pool says so", async |w| {
             let status = pool_status(w, "more").await.unwrap_or_default();
@@ -306,20 +299,9 @@ async fn c09_ct21_keys_of_metallb_are_followed_and_each_event_comes_once() {
 async fn c06_c15_a_service_made_anew_with_another_class_is_left_to_its_owner_and_nothing_of_the_old_one_stays()
  {
     let world = World::start("198.51.100.10-198.51.100.10").await;
-    let controller = world.controller();
-    world.endpoints("web", &[1], &[]).await;
-    world.service("web", json!({})).await;
-    has_address(&world, "web", FIRST).await;
+    let controller = web_with_nodes(&world).await;
     let services = world.api::<Service>();
-    services
-        .delete("web", &DeleteParams::default())
-        .await
-        .unwrap();
-    world
-        .eventually("the old one is gone", async |_| {
-            services.get_opt("web").await.unwrap().is_none()
-        })
-        .await;
+    delete(&world, "web").await;
     says_of_gone(&world, "class-changed").await;
     let peers = world
         .service("web", json!({ "loadBalancerClass": "example.com/lb" }))
@@ -346,10 +328,7 @@ async fn says_of_gone(world: &World, case: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k03_a_finalizer_that_was_removed_by_hand_comes_back_and_is_told_of() {
     let world = World::start(POOL).await;
-    let controller = world.controller();
-    world.endpoints("web", &[1], &[]).await;
-    world.service("web", json!({})).await;
-    has_address(&world, "web", FIRST).await;
+    let controller = web_with_nodes(&world).await;
     let object = async |w: &World| {
         w.api::<LoadBalancer>()
             .get_opt("web")
@@ -400,10 +379,7 @@ async fn without_our_kinds_readiness_names_them_and_work_begins_once_they_are_th
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c27_i8_i10_kinds_that_are_deleted_under_it_take_no_address_and_no_target_with_them() {
     let world = World::start(POOL).await;
-    let controller = world.controller();
-    world.endpoints("web", &[1], &[]).await;
-    world.service("web", pod_mode()).await;
-    has_address(&world, "web", FIRST).await;
+    let controller = web_with_a_pod(&world).await;
     let object = async |w: &World| {
         w.api::<LoadBalancer>()
             .get_opt("web")
@@ -463,10 +439,7 @@ async fn c27_i8_i10_kinds_that_are_deleted_under_it_take_no_address_and_no_targe
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i8_a_service_with_a_thousand_ports_is_served_and_holds_up_nobody() {
     let world = World::start(POOL).await;
-    let controller = world.controller();
-    world.endpoints("web", &[1], &[]).await;
-    world.service("web", pod_mode()).await;
-    has_address(&world, "web", FIRST).await;
+    let controller = web_with_a_pod(&world).await;
     let port = |n: u16| json!({ "name": format!("p{n}"), "port": n, "targetPort": 8080 });
     let ports: Vec<_> = (1..=1000).map(port).collect();
     let mut wide = pod_mode();
@@ -504,10 +477,7 @@ async fn i8_a_service_with_a_thousand_ports_is_served_and_holds_up_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c27_a_pool_edited_away_under_an_address_moves_nothing_and_says_so() {
     let world = World::start(POOL).await;
-    let controller = world.controller();
-    world.endpoints("web", &[1], &[]).await;
-    world.service("web", pod_mode()).await;
-    has_address(&world, "web", FIRST).await;
+    let controller = web_with_a_pod(&world).await;
     let pools: Api<AddressPool> = Api::all(world.admin());
     let away = json!({ "spec": { "addresses": ["198.51.100.15-198.51.100.20"] } });
     pools
@@ -527,15 +497,72 @@ async fn c27_a_pool_edited_away_under_an_address_moves_nothing_and_says_so() {
     members_are_cared_for(&world, 1, 2).await;
     assert_eq!(world.address("web").await.as_deref(), Some(FIRST), "C-27");
     world.service("late", json!({})).await;
+    told_of(&world, "late", "AllocationFailed").await;
+    assert_eq!(world.writes(Operation::UpdateLoadBalancer), 0, "C-24");
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c44_zd73_labels_that_exclude_every_node_leave_the_last_that_serve_and_a_warning() {
+    let world = World::start(POOL).await;
+    let controller = web_with_nodes(&world).await;
+    healthy(&world, 2).await;
+    world.exclude("node-1", true).await;
+    let draining = async |w: &World| {
+        w.times_in_state(TargetState::Draining)
+            .contains_key("10.0.1.1")
+    };
+    world.eventually("one is out", draining).await;
+    accepted(&world, "web").await;
+    let told = world.events("web").await;
+    assert!(!told.contains(&"LastTargetsKept".to_owned()), "{told:?}");
+    world.exclude("node-2", true).await;
+    says(&world, "web", "all-excluded").await;
+    world.quiet(Duration::from_millis(500)).await;
+    let gone = world.times_in_state(TargetState::Draining);
+    assert!(!gone.contains_key("10.0.1.2"), "C-44, ZD-73: {gone:?}");
+    // Another one can serve again: now it goes.
+    world.exclude("node-1", false).await;
+    let replaced = async |w: &World| {
+        w.times_in_state(TargetState::Draining)
+            .contains_key("10.0.1.2")
+    };
     world
-        .eventually("C-20: the pool gives nothing unasked", async |w| {
-            w.events("late")
-                .await
-                .iter()
-                .any(|r| r == "AllocationFailed")
+        .eventually("C-44: the label is followed", replaced)
+        .await;
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c100_c107_a_limit_of_the_cloud_is_named_and_what_serves_goes_on() {
+    let world = World::start(POOL).await;
+    let controller = web_with_a_pod(&world).await;
+    let quotas = |listeners| {
+        world.cloud.with(|engine, now| {
+            let mut faults = engine.faults().clone();
+            faults.quotas.listeners_per_load_balancer = listeners;
+            engine.set_faults(now, faults);
+        });
+    };
+    quotas(Some(1));
+    let ports = json!([
+        { "name": "http", "port": 80, "targetPort": 8080 },
+        { "name": "more", "port": 81, "targetPort": 8080 },
+    ]);
+    world
+        .patch("web", json!({ "spec": { "ports": ports } }))
+        .await;
+    says(&world, "web", "quota").await;
+    members_are_cared_for(&world, 1, 2).await;
+    let told = world.told("web").await;
+    let said = told.iter().filter(|(reason, _)| reason == "QuotaExceeded");
+    assert_eq!(said.count(), 1, "C-100: {told:?}");
+    quotas(None);
+    world
+        .eventually_within(Duration::from_mins(1), "it is tried again", async |w| {
+            w.condition("web").await.is_some_and(|c| c.status == "True")
         })
         .await;
-    assert_eq!(world.writes(Operation::UpdateLoadBalancer), 0, "C-24");
     controller.stop().await;
 }
 

@@ -7,8 +7,8 @@ use e2e_cloud::engine::{Operation, TargetState};
 use onehop_controller::app::Phase;
 use onehop_controller::http;
 
+use crate::support::{FIRST, POOL, has_address, pod_mode};
 use crate::world::World;
-use crate::{FIRST, POOL, has_address, pod_mode};
 
 fn standby(phase: &Phase) -> bool {
     matches!(phase, Phase::Standby { leader } if leader == "a")

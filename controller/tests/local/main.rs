@@ -10,8 +10,13 @@ mod addresses;
 mod bad_input;
 #[path = "../../../e2e/src/documented.rs"]
 mod documented;
+mod events;
 mod gitops;
+mod installs;
 mod leaders;
+mod pools;
+mod repairs;
+mod support;
 mod world;
 
 use std::collections::BTreeMap;
@@ -23,22 +28,8 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use onehop_core::crd::{LoadBalancer, SERVICE_FINALIZER, TargetMode};
 use serde_json::json;
+use support::{FIRST, POOL, has_address, no_load_balancer, pod_mode, told_of, web_with_a_pod};
 use world::World;
-
-const POOL: &str = "198.51.100.10-198.51.100.20";
-const FIRST: &str = "198.51.100.10";
-
-fn pod_mode() -> serde_json::Value {
-    json!({ "allocateLoadBalancerNodePorts": false })
-}
-
-async fn has_address(world: &World, name: &str, address: &str) {
-    let address = Some(address.to_owned());
-    let what = format!("Service {name} has address {address:?}");
-    world
-        .eventually(&what, async |w| w.address(name).await == address)
-        .await;
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_gets_an_address_once_it_is_usable_and_then_nothing_is_written() {
@@ -89,12 +80,9 @@ async fn a_service_gets_an_address_once_it_is_usable_and_then_nothing_is_written
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn zd21_a_terminating_pod_stays_until_another_is_healthy() {
+async fn zd21_l39_a_terminating_pod_stays_until_another_is_healthy() {
     let world = World::start(POOL).await;
-    let controller = world.controller();
-    world.endpoints("web", &[1], &[]).await;
-    world.service("web", pod_mode()).await;
-    has_address(&world, "web", FIRST).await;
+    let controller = web_with_a_pod(&world).await;
     world.endpoints("web", &[], &[1]).await;
     world.quiet(Duration::from_millis(500)).await;
     assert_eq!(
@@ -105,7 +93,7 @@ async fn zd21_a_terminating_pod_stays_until_another_is_healthy() {
     world.endpoints("web", &[2], &[1]).await;
     let gone = async |w: &World| w.writes(Operation::DeregisterTargets) == 1;
     world.eventually("the old pod is out", gone).await;
-    assert_eq!(world.writes(Operation::RegisterTargets), 2, "ZD-21");
+    assert_eq!(world.writes(Operation::RegisterTargets), 2, "ZD-21, L-39");
     controller.stop().await;
 }
 
@@ -147,10 +135,7 @@ async fn l35_a_type_changed_away_while_the_controller_was_down_leaves_nothing() 
     world.service("web", json!({})).await;
     has_address(&world, "web", FIRST).await;
     controller.stop().await;
-    let away = json!({ "spec": {
-        "type": "ClusterIP", "loadBalancerClass": null, "allocateLoadBalancerNodePorts": null,
-        "externalTrafficPolicy": null,
-    } });
+    let away = no_load_balancer();
     world.patch("web", away).await;
     let controller = world.controller();
     world
@@ -189,14 +174,7 @@ async fn i10_a_typo_tears_nothing_down_and_is_said() {
     let writes = world.all_writes();
     let typo = json!({ "metadata": { "annotations": { "onehop.dev/target": "pods" } } });
     world.patch("web", typo).await;
-    world
-        .eventually("the event is there", async |w| {
-            w.events("web")
-                .await
-                .iter()
-                .any(|reason| reason == "AnnotationInvalid")
-        })
-        .await;
+    told_of(&world, "web", "AnnotationInvalid").await;
     world.quiet(Duration::from_millis(500)).await;
     assert_eq!(world.all_writes(), writes, "I10");
     assert_eq!(world.address("web").await.as_deref(), Some(FIRST), "I10");
@@ -235,14 +213,7 @@ async fn c23_a_waiter_gets_the_address_that_is_freed_and_a_deleted_service_leave
     world.service("web", json!({})).await;
     has_address(&world, "web", FIRST).await;
     world.service("late", json!({})).await;
-    world
-        .eventually("it is said why", async |w| {
-            w.events("late")
-                .await
-                .iter()
-                .any(|reason| reason == "AllocationFailed")
-        })
-        .await;
+    told_of(&world, "late", "AllocationFailed").await;
     let services = world.api::<Service>();
     services
         .delete("web", &DeleteParams::default())

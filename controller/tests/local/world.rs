@@ -29,6 +29,7 @@ use onehop_controller::reconcile::{Orphans, Settings};
 use onehop_controller::snapshot::{Claim, Classless};
 use onehop_core::crd::{AddressPool, LoadBalancer};
 use onehop_core::id::InstallId;
+use onehop_core::node::EXCLUDE_LABEL;
 use onehop_core::time::Time;
 use onehop_runtime::clock::Clock;
 use onehop_runtime::metrics::Metrics;
@@ -177,12 +178,20 @@ impl World {
     /// As [`World::start`], with an API server that does not know our kinds, and so without a pool.
     pub(crate) async fn without_crds() -> Self {
         let clock = Clock::fixed(START);
-        let server = ApiServer::start(ApiClock::fixed(START), ApiConfig::default());
+        let api = ApiConfig {
+            service_cidrs: ["10.96.0.0/16", "2001:db8:96::/112"]
+                .map(|range| range.parse().unwrap())
+                .into(),
+            ..ApiConfig::default()
+        };
+        let server = ApiServer::start(ApiClock::fixed(START), api);
         let config = Config {
             profile: Profile::local(),
             seed: 1,
             scale: Scale::new(START, 1),
-            ranges: vec!["198.51.100.0/24".parse().unwrap()],
+            ranges: ["198.51.100.0/24", "2001:db8:100::/64"]
+                .map(|range| range.parse().unwrap())
+                .into(),
         };
         let cloud = Cloud::new(config, clock);
         let driver = Driver::start(cloud.clone());
@@ -252,6 +261,17 @@ impl World {
                 .await
                 .unwrap();
         }
+    }
+
+    /// Puts the label on a node that excludes it from load balancers, or takes it off.
+    pub(crate) async fn exclude(&self, node: &str, excluded: bool) {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let value = if excluded { json!("") } else { Value::Null };
+        let patch = json!({ "metadata": { "labels": { EXCLUDE_LABEL: value } } });
+        nodes
+            .patch(node, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
     }
 
     /// Starts a controller, the only replica.
@@ -504,6 +524,13 @@ impl World {
         service.status?.load_balancer?.ingress?.first()?.ip.clone()
     }
 
+    /// All published addresses of a Service.
+    pub(crate) async fn addresses(&self, name: &str) -> Vec<String> {
+        let service = self.api::<Service>().get(name).await.unwrap();
+        let ingress = service.status.and_then(|s| s.load_balancer?.ingress);
+        ingress.into_iter().flatten().filter_map(|i| i.ip).collect()
+    }
+
     /// Reasons of the events about a Service.
     pub(crate) async fn events(&self, name: &str) -> Vec<String> {
         let events = self
@@ -552,7 +579,6 @@ impl World {
             zones: Vec::new(),
             cross_zone: true,
             preserve_client_ip: true,
-            floating: false,
             sharing_key: None,
         };
         self.cloud

@@ -64,6 +64,11 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
         (config.metrics_address.port(), config.health_address.port()),
         (9080, 9081)
     );
+    // K-32: the install's own value.
+    assert_eq!(
+        config.defaults.membership,
+        onehop_core::crd::MembershipPolicy::Compat
+    );
     let election = config.election.context("an election")?;
     assert_eq!(election.namespace.as_deref(), Some(NAMESPACE));
     // Only this Lease may be read and changed.
@@ -102,7 +107,7 @@ fn c56_one_value_switches_the_way_to_run() -> Result<()> {
     assert_eq!(beside.mode, agent::Mode::Beside);
     assert_eq!(ports(&beside), [10356, 10349]);
     assert_eq!(
-        controller.proxy,
+        controller.defaults.proxy,
         onehop_controller::cloud::local::resolve::NodeProxy::Beside
     );
     let replace = json!({"agent": {"mode": "replace", "apiServer": {"host": "10.0.0.5"}}});
@@ -110,7 +115,7 @@ fn c56_one_value_switches_the_way_to_run() -> Result<()> {
     assert_eq!(replace.mode, agent::Mode::Replace);
     assert_eq!(ports(&replace), [10356, 10256, 10249]);
     assert_eq!(
-        controller.proxy,
+        controller.defaults.proxy,
         onehop_controller::cloud::local::resolve::NodeProxy::Replace
     );
     Ok(())

@@ -120,7 +120,7 @@ fn spec(
         ports,
         sources: Vec::new(),
         membership: Membership {
-            policy: wishes.membership.unwrap_or(default),
+            policy: wishes.membership.or(settings.membership).unwrap_or(default),
             floor_percent: 100,
             hold_max_seconds: 600,
             tail_max_seconds: TAIL_SECONDS,

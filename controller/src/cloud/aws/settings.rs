@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use onehop_core::crd::{Scheme, TargetMode};
+use onehop_core::crd::{MembershipPolicy, Scheme, TargetMode};
 use onehop_core::id::InstallId;
 
 use crate::cloud::local::resolve::NodeProxy;
@@ -24,6 +24,8 @@ pub struct Settings {
     pub scheme: Scheme,
     /// Mode where nothing says (AWS-087).
     pub mode: TargetMode,
+    /// How members come and go where nothing says; by the class if the install does not (K-32).
+    pub membership: Option<MembershipPolicy>,
     /// Tags on everything that we make (AWS-056).
     pub default_tags: BTreeMap<String, String>,
     /// Keys of tags that belong to others.
@@ -115,6 +117,7 @@ impl Settings {
             proxy: NodeProxy::Beside,
             scheme: Scheme::Internal,
             mode: TargetMode::Node,
+            membership: None,
             default_tags: BTreeMap::new(),
             external_tags: BTreeSet::new(),
             ssl_policy: "ELBSecurityPolicy-2016-08".to_owned(),

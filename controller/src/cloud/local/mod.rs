@@ -28,7 +28,7 @@ use self::address::{AddressBook, Holder, Pools};
 use self::client::Client;
 use self::model::Observed;
 use self::plan::Settings;
-use self::resolve::NodeProxy;
+use self::resolve::Defaults;
 use self::step::LocalStep;
 use super::CloudError;
 use crate::lease::Fence;
@@ -42,16 +42,16 @@ use crate::plan::{
 pub struct Local {
     client: Client,
     settings: Settings,
-    proxy: NodeProxy,
+    defaults: Defaults,
 }
 
 impl Local {
     /// A provider over a client.
-    pub fn new(client: Client, settings: Settings, proxy: NodeProxy) -> Self {
+    pub fn new(client: Client, settings: Settings, defaults: impl Into<Defaults>) -> Self {
         Self {
             client,
             settings,
-            proxy,
+            defaults: defaults.into(),
         }
     }
 }
@@ -74,7 +74,7 @@ impl Provider for Local {
     }
 
     fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution {
-        resolve::resolve(self.proxy, service, last_good)
+        resolve::resolve(self.defaults, service, last_good)
     }
 
     fn place(

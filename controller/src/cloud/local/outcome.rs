@@ -1,11 +1,16 @@
 //! What to say about a Service, read off the last observation. Pure.
 
+use std::collections::BTreeSet;
+
+use onehop_core::node::EXCLUDE_LABEL;
 use onehop_core::time::Time;
 
-use super::model::{BalancerState, ListenerKey, Observed};
-use super::wanted::{balancer_of, decide, groups_of};
-use crate::plan::membership::{Action, CloudState, MassRemoval};
-use crate::plan::{Intent, Outcome, PortCount, Programmed};
+use super::model::{BalancerState, Group, ListenerKey, Observed};
+use super::wanted::{balancer_of, decide, groups_of, members_of};
+use crate::plan::membership::{
+    Action, CloudState, Decision, MassRemoval, Reason, State, TargetKey,
+};
+use crate::plan::{Intent, Notice, Outcome, PortCount, Programmed};
 
 /// State, addresses, ids and counts.
 pub(super) fn outcome(intent: &Intent, seen: &Observed, now: Time) -> Outcome {
@@ -16,12 +21,14 @@ pub(super) fn outcome(intent: &Intent, seen: &Observed, now: Time) -> Outcome {
     }
     let mut mass_removal: Option<MassRemoval> = None;
     let mut ports = std::collections::BTreeMap::new();
+    let mut last = BTreeSet::new();
     for port in &intent.spec.ports {
         let mut count = PortCount::default();
         for group in groups_of(intent, &port.key(), seen) {
             resources.push(("group", group.id.clone(), group.generation));
             let decision = decide(intent, group, seen, now);
             if group.retired.is_none() {
+                last.extend(kept_as_last(intent, group, &decision, seen));
                 count.held += amount(decision.with(Action::Hold).count());
                 mass_removal = mass_removal.or(decision.mass_removal);
             }
@@ -33,7 +40,7 @@ pub(super) fn outcome(intent: &Intent, seen: &Observed, now: Time) -> Outcome {
     }
     Outcome {
         host: None,
-        notices: Vec::new(),
+        notices: excluded(&last).into_iter().collect(),
         programmed: programmed(intent, seen),
         addresses: balancer
             .map(|b| b.spec.addresses.clone())
@@ -42,6 +49,34 @@ pub(super) fn outcome(intent: &Intent, seen: &Observed, now: Time) -> Outcome {
         ports,
         mass_removal,
     }
+}
+
+/// Targets whose node is excluded or going, and that stay since nothing else can serve (C-44).
+fn kept_as_last(
+    intent: &Intent,
+    group: &Group,
+    decision: &Decision,
+    seen: &Observed,
+) -> Vec<TargetKey> {
+    let members = members_of(intent, group, seen).map_or(&[][..], |m| &m.list);
+    let withdrawn = members.iter().filter(|m| m.state == State::Withdrawn);
+    let last = |key: &TargetKey| {
+        let verdict = decision.verdicts.get(key);
+        verdict.is_some_and(|v| (v.action, v.reason) == (Action::Hold, Reason::LastServing))
+    };
+    withdrawn.map(|m| m.key).filter(last).collect()
+}
+
+fn excluded(last: &BTreeSet<TargetKey>) -> Option<Notice> {
+    let list: Vec<_> = last.iter().map(ToString::to_string).collect();
+    (!list.is_empty()).then(|| Notice {
+        reason: "LastTargetsKept",
+        message: format!(
+            "the last targets that can serve are kept, although their nodes are excluded ({EXCLUDE_LABEL}) or going: {}",
+            list.join(", ")
+        ),
+        degrades: true,
+    })
 }
 
 fn programmed(intent: &Intent, seen: &Observed) -> Programmed {

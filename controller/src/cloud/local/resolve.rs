@@ -5,7 +5,7 @@
 
 use onehop_core::crd::{
     ClientIp, HealthBy, HealthCheck, HealthProtocol, LateFlows, LoadBalancerPort, LoadBalancerSpec,
-    Membership, ProviderKind, ProviderOption, Scheme, TargetMode,
+    Membership, MembershipPolicy, ProviderKind, ProviderOption, Scheme, TargetMode,
 };
 use onehop_core::id::Protocol;
 use onehop_core::service::{ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
@@ -32,6 +32,24 @@ pub enum NodeProxy {
     Replace,
 }
 
+/// What the install decides for Services that do not say it themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Defaults {
+    /// Who forwards on the nodes.
+    pub proxy: NodeProxy,
+    /// How members come and go (K-32).
+    pub membership: MembershipPolicy,
+}
+
+impl From<NodeProxy> for Defaults {
+    fn from(proxy: NodeProxy) -> Self {
+        Self {
+            proxy,
+            membership: MembershipPolicy::ZeroDrop,
+        }
+    }
+}
+
 /// Ports that a message names.
 const PORTS_NAMED: usize = 5;
 /// Value of the label that hands a Service to the agent beside kube-proxy.
@@ -44,12 +62,13 @@ const NODE_HEALTH_PATH: &str = "/healthz";
 
 /// Reads one Service.
 pub fn resolve(
-    proxy: NodeProxy,
+    defaults: impl Into<Defaults>,
     service: &ServiceSpec,
     last_good: Option<&LoadBalancerSpec>,
 ) -> Resolution {
+    let Defaults { proxy, membership } = defaults.into();
     let last_good = last_good.filter(|spec| spec.service_uid == service.uid);
-    let (wishes, problems) = annotations::parse(service);
+    let (mut wishes, problems) = annotations::parse(service);
     let mut refusals: Vec<Refusal> = problems
         .iter()
         .map(|problem| refusal("AnnotationInvalid", problem.to_string()))
@@ -82,6 +101,7 @@ pub fn resolve(
             notices,
         };
     }
+    wishes.membership = wishes.membership.or(Some(membership));
     Resolution {
         spec: Some(spec(service, wishes, ports)),
         refusals,
@@ -354,6 +374,25 @@ mod tests {
         let resolved = resolve(NodeProxy::Beside, &vip, None);
         assert_eq!(resolved.spec, None, "K-52");
         assert_eq!(resolved.refusals[0].reason, "TargetModeImpossible");
+    }
+
+    #[test]
+    fn k32_the_membership_policy_is_the_installs_unless_the_service_says_its_own() {
+        let policy = |service: &ServiceSpec, membership| {
+            let defaults = Defaults {
+                proxy: NodeProxy::Beside,
+                membership,
+            };
+            let spec = resolve(defaults, service, None).spec.unwrap();
+            spec.membership.policy
+        };
+        let (zero_drop, compat) = (MembershipPolicy::ZeroDrop, MembershipPolicy::Compat);
+        assert_eq!(policy(&service(), zero_drop), zero_drop, "K-30");
+        assert_eq!(policy(&service(), compat), compat, "K-32");
+        let own = annotated(annotations::MEMBERSHIP, "compat");
+        assert_eq!(policy(&own, zero_drop), compat, "K-32");
+        let own = annotated(annotations::MEMBERSHIP, "zero-drop");
+        assert_eq!(policy(&own, compat), zero_drop, "K-32");
     }
 
     #[test]
