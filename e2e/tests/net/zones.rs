@@ -451,7 +451,7 @@ pub(crate) async fn fc31_the_controller_registers_targets_in_the_zone_of_their_n
     first_answer(&world, front).await?;
     let in_zones = |of: [Ipv4Addr; 2]| {
         let zones = ZONES.map(|zone| Some(zone.to_owned()));
-        let of = of.map(|address| IpAddr::from(address));
+        let of = of.map(IpAddr::from);
         of.into_iter().zip(zones).collect::<BTreeMap<_, _>>()
     };
     assert_eq!(target_zones(&world, Mode::Pod), in_zones(pods), "FC-31");

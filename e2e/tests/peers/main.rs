@@ -36,6 +36,8 @@ mod health_port;
 mod lab;
 #[path = "../net/labels.rs"]
 mod labels;
+#[path = "../net/node_gone.rs"]
+mod node_gone;
 #[path = "../net/node_ports.rs"]
 mod node_ports;
 #[path = "../net/removal.rs"]
