@@ -44,7 +44,8 @@ fn every_rendered_argument_is_a_flag_of_the_program() -> Result<()> {
 fn c50_values_arrive_in_the_programs() -> Result<()> {
     let chart = Chart::of_this_build()?;
     let values = with(json!({
-        "installId": "blue", "loadBalancerClass": ["example.com/a"], "claimClassless": true, "metricsPort": 9080, "healthPort": 9081,
+        "installId": "blue", "loadBalancerClass": ["example.com/a"], "claimClassless": true, "membership": "compat",
+        "metricsPort": 9080, "healthPort": 9081,
         "leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s", "retryPeriod": "1s"},
         "agent": {"clusterCIDR": ["10.244.0.0/16"], "nodePortAddresses": ["all"], "masqueradeAll": true, "masqueradeBit": 15},
     }));

@@ -77,13 +77,9 @@ async fn fc82_of_every_request_the_log_has_its_client_its_frontend_and_who_answe
         to: nowhere,
         per_second: 1,
     };
-    attempts.extend(
-        load.start(world.sockets.clone(), world.clock)
-            .stop()
-            .await
-            .0
-            .attempts,
-    );
+    let running = load.start(world.sockets.clone(), world.clock);
+    world.clock.sleep(Duration::from_millis(300)).await;
+    attempts.extend(running.stop().await.0.attempts);
     let requests = record(&world, &attempts)?;
     let of = |kind: Transport| {
         requests
