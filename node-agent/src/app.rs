@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use onehop_core::crd::NodeTargetsStatus;
 use onehop_core::health::LocalReady;
-use onehop_core::id::ServiceKey;
+use onehop_core::id::{Frontend, ServiceKey};
 use onehop_core::time::Time;
 use onehop_runtime::clock::Clock;
 use tokio::sync::watch;
@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use crate::args::{Mode, NodePortAddresses};
 use crate::flows::{self, FlowCleaner};
 use crate::health::board::Board;
+use crate::health::pods::Answers;
 use crate::health::ports::{BindFailure, Listen};
 use crate::health::wanted::WantedPorts;
 use crate::http::Tables;
@@ -60,6 +61,8 @@ pub struct Outlets {
     pub listens: watch::Sender<BTreeSet<Listen>>,
     /// Whose the tables are: opens the ports.
     pub tables: watch::Sender<Tables>,
+    /// The same for the port of pod health, once there are answers to give.
+    pub pod_answers: watch::Sender<Tables>,
     /// Readiness.
     pub ready: watch::Sender<Readiness>,
     /// Metrics.
@@ -89,6 +92,9 @@ enum Work {
 #[derive(Debug, Default)]
 struct Flight {
     services: Vec<(ServiceKey, LocalReady)>,
+    pods: Vec<(Frontend, Answers)>,
+    /// Everything was known that answers for pods follow from.
+    pods_known: bool,
     flows: flows::Task,
     families: Vec<Family>,
     added: usize,
@@ -337,7 +343,15 @@ impl App {
             return Ok(());
         }
         self.must_plan = false;
+        let pods_known = self.state.guards().ready();
         let guards = self.state.compile_guards(self.clock.now());
+        let answers = guards
+            .iter()
+            .filter_map(|g| Some((g.key, g.answers.clone()?)));
+        let pods: Vec<_> = answers.collect();
+        for (key, answers) in &pods {
+            self.out.board.lower_pods(key, answers);
+        }
         self.planner.guards(guards);
         self.planner.network(self.state.network_elements());
         let batch = self.planner.plan(&mut self.state, &self.addresses);
@@ -362,6 +376,8 @@ impl App {
         };
         let flight = Flight {
             services,
+            pods,
+            pods_known,
             flows,
             families: families(&change),
             added: change.add.len(),

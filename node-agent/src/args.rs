@@ -29,6 +29,10 @@ pub const KUBE_PROXY_HEALTH_PORT: u16 = 10256;
 pub const METRICS_PORT: u16 = 10349;
 /// Port of metrics and `/proxyMode` as the only proxy.
 pub const KUBE_PROXY_METRICS_PORT: u16 = 10249;
+/// Port of pod health (ZD-35).
+pub const POD_HEALTH_PORT: u16 = 10290;
+/// Ports that Azure's load balancers do not probe (ZD-35).
+const NEVER_PROBED: [u16; 9] = [19, 21, 25, 70, 110, 119, 143, 220, 993];
 /// Where `ready` asks when no other socket is named. Abstract names belong to the network namespace, so agents of other nodes never meet.
 pub const READY_SOCKET: &str = "@onehop-node-agent";
 
@@ -230,6 +234,10 @@ pub struct Args {
     /// Leave the reverse-path filters of these interfaces as they are. Where one is strict, targets are not guarded.
     #[arg(long)]
     pub keep_rp_filter: bool,
+
+    /// Port on which the agent answers for the health of pods that are targets, at their own addresses; 0: it does not.
+    #[arg(long, default_value_t = POD_HEALTH_PORT)]
+    pub pod_health_port: u16,
 
     /// File in which the last health answers are kept over restarts, on a volume that outlives the pod.
     #[arg(long)]

@@ -93,7 +93,7 @@ impl Port {
 }
 
 /// "All addresses" means those of both families, as for kube-proxy: one listener, since two would collide (S-100).
-fn everywhere(addr: SocketAddr) -> SocketAddr {
+pub fn everywhere(addr: SocketAddr) -> SocketAddr {
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, addr.port()));
     let wanted = addr.ip() == IpAddr::from(Ipv4Addr::UNSPECIFIED);
     // Nodes may have no IPv6 at all.

@@ -174,8 +174,14 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
 }
 
 fn hash(key: &ElementKey, data: Option<&Data>) -> u64 {
+    // Read back, the end of an element is some milliseconds off.
+    let lasting = match data {
+        Some(Data::Timed(verdict, _)) => Some(Data::Verdict(*verdict)),
+        Some(Data::Until(_)) => None,
+        other => other.copied(),
+    };
     let mut hasher = DefaultHasher::new();
-    (key, data).hash(&mut hasher);
+    (key, lasting).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -222,6 +228,22 @@ mod tests {
         ledger.set(&"a", Elements::new());
         ledger.set(&"b", plain(&[pair(1)]));
         assert!(ledger.take_change().is_empty());
+    }
+
+    #[test]
+    fn s109_what_is_left_of_an_elements_time_is_no_other_content() {
+        use onehop_core::time::Time;
+        let key = verdict(7);
+        let held = |ms, verdict| {
+            let timed = Data::Timed(verdict, Time::from_millis(ms));
+            Ledger::<&str>::from_kernel(Elements::from([(key, Some(timed))])).digest()
+        };
+        assert_eq!(
+            held(1000, Verdict::Drop),
+            held(1003, Verdict::Drop),
+            "S-109"
+        );
+        assert_ne!(held(1000, Verdict::Drop), held(1000, Verdict::Reject));
     }
 
     #[test]

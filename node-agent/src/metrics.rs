@@ -54,6 +54,7 @@ pub struct Metrics {
     cleanup_failures: Counters,
     healthz: MetricFamily<CodeLabel, Counter>,
     livez: MetricFamily<CodeLabel, Counter>,
+    pod_health: MetricFamily<CodeLabel, Counter>,
     conntrack_duration: Histograms,
     conntrack_deleted: Counters,
     programmed_frontends: Gauge,
@@ -88,6 +89,7 @@ impl Metrics {
             cleanup_failures: Counters::default(),
             healthz: MetricFamily::default(),
             livez: MetricFamily::default(),
+            pod_health: MetricFamily::default(),
             conntrack_duration: Histograms::new_with_constructor(sync_buckets),
             conntrack_deleted: Counters::default(),
             programmed_frontends: Gauge::default(),
@@ -260,6 +262,11 @@ impl Metrics {
     /// `/healthz` was answered.
     pub fn healthz(&self, status: StatusCode) {
         self.healthz.get_or_create(&code(status)).inc();
+    }
+
+    /// The health of a pod was asked for.
+    pub fn pod_health(&self, status: StatusCode) {
+        self.pod_health.get_or_create(&code(status)).inc();
     }
 
     /// `/livez` was answered.

@@ -8,11 +8,13 @@ use onehop_core::node::{NodeView, PodNetwork};
 
 use crate::args::NodePortAddresses;
 
+/// Taint of a node that has been declared dead.
+pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Taints that say that the node is about to go (S-111); kube-proxy heeds the first one only.
 pub const LEAVING: [&str; 7] = [
     "ToBeDeletedByClusterAutoscaler",
     "karpenter.sh/disrupted",
-    "node.kubernetes.io/out-of-service",
+    OUT_OF_SERVICE,
     "aws-node-termination-handler/spot-itn",
     "aws-node-termination-handler/asg-lifecycle-termination",
     "aws-node-termination-handler/scheduled-maintenance",

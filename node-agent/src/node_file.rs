@@ -1,6 +1,7 @@
-//! What the agent keeps on the node's disk (K-29, S-109): its last health answers, so that a restart while the API server
+//! What the agent keeps on the node's disk (K-29, S-109): its last health answers and what it was told of targets, so that a restart while the API server
 //! is away changes none of them. Written by a thread of its own, read once at start; the app decides what it is good for.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -8,11 +9,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use onehop_core::crd::NodeInstall;
 use onehop_core::health::LocalReady;
-use onehop_core::id::ServiceKey;
+use onehop_core::id::{InstallId, ServiceKey};
 use onehop_core::time::Time;
 use onehop_runtime::clock::Clock;
 use serde::{Deserialize, Serialize};
+
+use crate::health::pods::PodAnswer;
 
 /// An older file says nothing any more (K-29).
 const AGE: Duration = Duration::from_mins(10);
@@ -33,6 +37,12 @@ pub struct NodeFile {
     pub addresses: Vec<IpAddr>,
     /// The answers.
     pub ports: Vec<PortAnswer>,
+    /// The answers for pods.
+    #[serde(default)]
+    pub pods: Vec<PodAnswer>,
+    /// What controllers said of targets.
+    #[serde(default)]
+    pub installs: BTreeMap<InstallId, NodeInstall>,
 }
 
 /// The answer of one health port.
@@ -157,6 +167,8 @@ mod tests {
                 port: 31_000,
                 ready: vec![IpAddr::from([10, 244, 0, 1])],
             }],
+            pods: Vec::new(),
+            installs: BTreeMap::new(),
         }
     }
 

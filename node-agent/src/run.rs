@@ -28,6 +28,7 @@ use crate::args::file::configz;
 use crate::flows::FlowCleaner;
 use crate::guard::uplinks::Keeper;
 use crate::health::board::Board;
+use crate::health::pods::PodPort;
 use crate::health::ports::{BindFailure, Listen, Ports};
 use crate::health::proxy;
 use crate::http::{Handler, Port, Tables};
@@ -141,12 +142,15 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         board: board.clone(),
         clock,
         rng: SmallRng::from_rng(&mut rng),
-        tables: tables.clone(),
+        tables,
         failures,
     };
+    let (pod_answers, answers) = watch::channel(Tables::NotOurs);
+    let pods = (board.clone(), metrics.clone(), answers);
+    let pods = pod_port(&config, pods, (clock, Policy::BIND.start(&mut rng)));
     let (fatal, fatal_failures) = mpsc::unbounded_channel();
     let fatal = config.bind_hard_fail.then_some(fatal);
-    spawn_health(health, fatal.clone(), ports, wanted_listens)?;
+    spawn_health((health, pods), fatal.clone(), ports, wanted_listens)?;
     // Ends with this function, so that nothing of the agent outlives it.
     let mut tasks = JoinSet::new();
     for port in own {
@@ -158,13 +162,8 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
 
     let ownership = Ownership::of(&config);
     let (change_sender, changes) = mpsc::channel(CHANGES);
-    let watches = Watches {
-        client: client.clone(),
-        rng: SmallRng::from_rng(&mut rng),
-        metrics: WatchMetrics::new(&registry),
-        changes: change_sender,
-        clock,
-    };
+    let rng_of_watches = SmallRng::from_rng(&mut rng);
+    let watches = watches(&client, rng_of_watches, &registry, (change_sender, clock));
     watches.start(&config.node, &ownership, &mut tasks);
     let (flows, inbox) = FlowCleaner::new();
     inbox.spawn(clock, metrics.clone())?;
@@ -178,6 +177,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         board,
         listens,
         tables: taken,
+        pod_answers,
         ready,
         metrics,
         notifier: Notifier::new(publisher),
@@ -186,7 +186,8 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     };
     let state = State::new(ownership, config.node.clone())
         .with_pod_ranges(config.pod_ranges())
-        .with_choices(config.choices);
+        .with_choices(config.choices)
+        .with_pod_health(config.pod_health_port);
     let mut app = App::new(state, writer, out, config.nodeport_addresses.clone(), clock)
         .with_node_address(config.node_address)
         .with_eligibility(config.eligibility.clone())
@@ -204,6 +205,38 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         stop,
     };
     drive(app, inlets, uplinks, clock).await
+}
+
+/// The watches of the API server, not started yet.
+fn watches(
+    client: &Client,
+    rng: SmallRng,
+    registry: &onehop_runtime::metrics::Metrics,
+    (changes, clock): (mpsc::Sender<Change>, Clock),
+) -> Watches {
+    Watches {
+        client: client.clone(),
+        rng,
+        metrics: WatchMetrics::new(registry),
+        changes,
+        clock,
+    }
+}
+
+/// The port of pod health, if the agent answers there.
+fn pod_port(
+    config: &Config,
+    (board, metrics, answers): (Arc<Board>, Arc<Metrics>, watch::Receiver<Tables>),
+    (clock, backoff): (Clock, Backoff),
+) -> Option<PodPort> {
+    config.pod_health_port.map(|port| PodPort {
+        port,
+        board,
+        metrics,
+        clock,
+        backoff,
+        answers,
+    })
 }
 
 /// Answers the exec probe; on a socket that another agent still has, once it is free (K-55).
@@ -323,7 +356,7 @@ async fn serve(port: Port, fatal: Option<UnboundedSender<String>>) {
 
 /// Runs the health servers on a thread with a runtime of its own until `listens` is closed.
 fn spawn_health(
-    servers: Vec<Port>,
+    (servers, pods): (Vec<Port>, Option<PodPort>),
     fatal: Option<UnboundedSender<String>>,
     ports: Ports,
     listens: watch::Receiver<BTreeSet<Listen>>,
@@ -334,6 +367,15 @@ fn spawn_health(
     let work = async move {
         for server in servers {
             tokio::spawn(serve(server, fatal.clone()));
+        }
+        if let Some(pods) = pods {
+            let port = pods.port;
+            let failed = move |error: &io::Error| {
+                tracing::warn!(
+                    "cannot listen on port {port} for pod health: {error}: it is tried again"
+                );
+            };
+            tokio::spawn(pods.run(failed));
         }
         ports.run(listens).await;
     };

@@ -2,12 +2,13 @@
 //! which Services have to be compiled anew. Pure; used by the app and the planner.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use onehop_core::crd::NodeInstall;
 use onehop_core::endpoint::{Endpoint, Endpoints, Slice};
 use onehop_core::health::LocalReady;
-use onehop_core::id::{IpFamily, NodeName, PortKey, ServiceKey};
+use onehop_core::id::{InstallId, IpFamily, NodeName, PortKey, ServiceKey};
 use onehop_core::node::NodeView;
 use onehop_core::select::Here;
 use onehop_core::service::{ServiceKind, ServiceSpec, TrafficPolicy};
@@ -18,7 +19,8 @@ use crate::args::{Config, Mode};
 use crate::collection::{Collection, Step};
 use crate::compile::choices::Choices;
 use crate::guard::network::{self, Network};
-use crate::guard::{Cluster, Compiled, Guards, PodView};
+use crate::guard::{Cluster, Compiled, Fate, Guards, PodView};
+use crate::node::{Eligibility, OUT_OF_SERVICE};
 use crate::table::element::Elements;
 use crate::table::layout::Ranges;
 use crate::targets::{KnownTargets, OwnTargets, Truth};
@@ -91,6 +93,8 @@ pub struct State {
     pod_ranges: Vec<IpNet>,
     /// What is left to the administrator.
     choices: Choices,
+    /// Port on which the agent answers for pods.
+    health_port: Option<u16>,
     dirty: BTreeSet<ServiceKey>,
     /// When the changes of endpoints that wait to be compiled were made in the cluster.
     triggers: Vec<(IpFamily, Time)>,
@@ -119,6 +123,7 @@ impl State {
             network: Network::default(),
             pod_ranges: Vec::new(),
             choices: Choices::default(),
+            health_port: None,
             dirty: BTreeSet::new(),
             triggers: Vec::new(),
             node_changed: false,
@@ -142,6 +147,13 @@ impl State {
     /// What is left to the administrator.
     pub fn choices(&self) -> Choices {
         self.choices
+    }
+
+    /// With a port on which the agent answers for pods.
+    #[must_use]
+    pub fn with_pod_health(mut self, port: Option<u16>) -> Self {
+        self.health_port = port;
+        self
     }
 
     /// Takes a step. Returns the Services that it made dirty.
@@ -237,6 +249,7 @@ impl State {
             mode: self.ownership.mode,
             generation: self.known_targets.generation(),
             guard: self.guards.ready() && self.network.offers_guard(),
+            answers: self.health_port.is_some(),
             problems: self.network.problems.clone(),
         }
     }
@@ -279,7 +292,11 @@ impl State {
         } else {
             compiled
                 .into_iter()
-                .map(|guard| Compiled::nothing(guard.key))
+                .map(|guard| Compiled {
+                    // Probes would be lost as well.
+                    answers: Some(BTreeMap::new()),
+                    ..Compiled::nothing(guard.key)
+                })
                 .collect()
         }
     }
@@ -288,6 +305,11 @@ impl State {
     pub fn own_targets(&self) -> Option<&KnownTargets> {
         let there = self.targets.get(&self.here.node).is_some();
         there.then_some(&self.known_targets)
+    }
+
+    /// What controllers said of targets, as last seen.
+    pub fn installs(&self) -> &BTreeMap<InstallId, NodeInstall> {
+        self.known_targets.installs()
     }
 
     /// All endpoints of a Service.
@@ -386,7 +408,11 @@ impl State {
     }
 
     fn targets_step(&mut self, step: Step<NodeName, Box<OwnTargets>>) -> BTreeSet<ServiceKey> {
-        if self.targets.step(step).is_empty() {
+        let first = !self.targets.synced();
+        let changed = !self.targets.step(step).is_empty();
+        // The first list counts also where it is empty: what was kept of an earlier one is named by nothing then.
+        let listed = first && self.targets.synced();
+        if !(changed || listed) {
             return BTreeSet::new();
         }
         let Some(targets) = self.targets.get(&self.here.node) else {
@@ -399,7 +425,9 @@ impl State {
     }
 
     fn node_step(&mut self, step: Step<NodeName, NodeView>) -> BTreeSet<ServiceKey> {
+        let fate = self.fate();
         self.node_changed |= !self.nodes.step(step).is_empty();
+        self.retold(fate);
         let Some(node) = self.nodes.get(&self.here.node).cloned() else {
             return BTreeSet::new();
         };
@@ -408,6 +436,7 @@ impl State {
         let same = old.is_some_and(|old| old.zone == node.zone && old.addresses == node.addresses);
         self.here.zone.clone_from(&node.zone);
         self.last_node = Some(node);
+        self.retold(fate);
         if same {
             return BTreeSet::new();
         }
@@ -415,9 +444,40 @@ impl State {
     }
 }
 
+impl State {
+    /// The answers for pods depend on what is to become of the node (ZD-78).
+    fn retold(&mut self, before: Fate) {
+        if self.fate() != before {
+            self.guards.touch_all();
+        }
+    }
+}
+
 impl Cluster for State {
     fn here(&self) -> &NodeName {
         &self.here.node
+    }
+
+    fn health_at(&self, family: IpFamily) -> Option<SocketAddr> {
+        let port = self.health_port?;
+        let named = self.node().and_then(|node| node.primary_address(family));
+        let uplinks = self.network.uplinks.iter().flat_map(|u| &u.addresses);
+        let mut own = uplinks.filter(|address| IpFamily::of(**address) == family);
+        let address = named.or_else(|| own.next().copied())?;
+        Some(SocketAddr::new(address, port))
+    }
+
+    fn fate(&self) -> Fate {
+        let Some(node) = self.node() else {
+            return Fate::Stays;
+        };
+        if !self.node_exists() || node.has_taint(OUT_OF_SERVICE) {
+            Fate::Out
+        } else if Eligibility::default().of(node) {
+            Fate::Stays
+        } else {
+            Fate::Goes
+        }
     }
 
     fn endpoints(&self, service: &ServiceKey, port: &PortKey, family: IpFamily) -> Vec<Endpoint> {

@@ -74,6 +74,11 @@ impl KnownTargets {
             .collect()
     }
 
+    /// What installs said, as last seen.
+    pub fn installs(&self) -> &BTreeMap<InstallId, NodeInstall> {
+        &self.last.installs
+    }
+
     /// Generation of the spec as last seen.
     pub fn generation(&self) -> i64 {
         self.last.generation
@@ -103,6 +108,8 @@ pub struct Truth {
     pub generation: i64,
     /// Whether it guards targets.
     pub guard: bool,
+    /// Whether it answers for the health of pods, where what comes to them can be brought here.
+    pub answers: bool,
     /// What keeps it from something.
     pub problems: Vec<String>,
 }
@@ -110,6 +117,7 @@ pub struct Truth {
 impl Truth {
     fn status(&self) -> NodeTargetsStatus {
         let guard = self.guard.then_some(Feature::Guard);
+        let answers = (self.guard && self.answers).then_some(Feature::PodHealth);
         NodeTargetsStatus {
             observed_generation: Some(self.generation),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -118,7 +126,11 @@ impl Truth {
                 Mode::Replace => AgentMode::Replace,
             },
             synced: true,
-            features: guard.into_iter().chain([Feature::ServiceProxy]).collect(),
+            features: guard
+                .into_iter()
+                .chain(answers)
+                .chain([Feature::ServiceProxy])
+                .collect(),
             problems: self.problems.clone(),
             ..NodeTargetsStatus::default()
         }
@@ -135,6 +147,7 @@ mod tests {
         mode: Mode::Beside,
         generation: 3,
         guard: false,
+        answers: false,
         problems: Vec::new(),
     };
 

@@ -9,7 +9,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use onehop_node_agent::args::{Mode, NodePortAddresses};
 use onehop_node_agent::collection::Step;
 use onehop_node_agent::flows::{FlowCleaner, Inbox as FlowInbox};
 use onehop_node_agent::health::board::Board;
+use onehop_node_agent::health::pods::{HealthPath, PodAnswer};
 use onehop_node_agent::health::ports::Listen;
 use onehop_node_agent::http::Tables;
 use onehop_node_agent::metrics::Metrics;
@@ -114,6 +115,7 @@ impl World {
             board: board.clone(),
             listens: listens_sender,
             tables: watch::channel(Tables::NotOurs).0,
+            pod_answers: watch::channel(Tables::NotOurs).0,
             ready: ready_sender,
             metrics,
             notifier: notifier(clock),
@@ -517,6 +519,12 @@ async fn s109_a_restart_without_the_api_server_keeps_health_answers_while_the_ta
             port: 31_001,
             ready: vec![addr("10.244.0.1")],
         }],
+        pods: vec![PodAnswer {
+            path: HealthPath::parse("/t/e2e/default/s0/http").expect("a path"),
+            address: addr("10.244.0.1"),
+            healthy: true,
+        }],
+        installs: BTreeMap::new(),
     };
     let digest = onehop_node_agent::planner::Planner::new(held.clone()).digest();
 
@@ -524,11 +532,17 @@ async fn s109_a_restart_without_the_api_server_keeps_health_answers_while_the_ta
     other.app.advance().expect("the writer lives");
     other.reported().await;
     assert_eq!(other.status("s0"), (503, 0), "S-109: other tables");
+    let pod = |world: &World| {
+        let path = HealthPath::parse("/t/e2e/default/s0/http").expect("a path");
+        world.board.pod(addr("10.244.0.1"), &path)
+    };
+    assert!(!pod(&other), "S-109: other tables");
 
     let mut again = restarted(held, file(digest));
     again.app.advance().expect("the writer lives");
     again.reported().await;
     assert_eq!(again.status("s0"), (200, 1), "S-109");
+    assert!(pod(&again), "ZD-18");
     assert_eq!(again.listens.borrow().len(), 1, "S-109: the port is open");
     // The lists come in, one after the other; half of them is no reason to change an answer.
     let mut lists = lists(node(Some("a")));

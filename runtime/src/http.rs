@@ -14,6 +14,7 @@ use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1::Builder;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -59,6 +60,18 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    serve_each(listener, clock, move |stream| {
+        converse(stream, service.clone())
+    })
+    .await;
+}
+
+/// Accepts connections until the future is dropped, which closes the listener and every connection. `talk` has each.
+pub async fn serve_each<T, F>(listener: TcpListener, clock: Clock, talk: T)
+where
+    T: Fn(TcpStream) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
     let permits = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -75,15 +88,16 @@ where
                 continue;
             }
         };
-        let service = service.clone();
+        let conversation = talk(stream);
         connections.spawn(async move {
-            converse(stream, service).await;
+            conversation.await;
             drop(permit);
         });
     }
 }
 
-async fn converse<S, B>(stream: TcpStream, service: S)
+/// Answers the requests of one connection.
+pub async fn converse<S, B>(stream: impl AsyncRead + AsyncWrite + Unpin + Send, service: S)
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,

@@ -3,6 +3,7 @@
 use onehop_core::health::LocalReady;
 
 use super::App;
+use crate::http::Tables;
 use crate::node_file::{NodeFile, PortAnswer};
 
 impl App {
@@ -13,6 +14,7 @@ impl App {
         }
         tracing::info!(
             ports = file.ports.len(),
+            pods = file.pods.len(),
             "health answers as an earlier process kept them"
         );
         self.health_ports.set_addresses(file.addresses.clone());
@@ -23,7 +25,10 @@ impl App {
             self.out.board.raise(&service, &ready, &ready);
             self.kept.push(service);
         }
+        self.out.board.adopt_pods(&file.pods);
+        self.state.guards().targets(&file.installs);
         self.out.board.in_sync();
+        self.out.pod_answers.send_replace(Tables::Ours);
         if let Some(listens) = self.health_ports.take_changed() {
             self.out.listens.send_replace(listens);
         }
@@ -39,6 +44,8 @@ impl App {
             tables: self.planner.digest(),
             addresses: self.health_ports.addresses().to_vec(),
             ports: ports.collect(),
+            pods: self.out.board.pods(),
+            installs: self.state.installs().clone(),
         }
     }
 }

@@ -42,7 +42,17 @@ impl App {
                 self.out.board.raise(service, ready, &now);
             }
         }
+        for (key, answers) in flight.pods {
+            // What changed meanwhile is compiled anew.
+            if !self.state.guards().waits(&key) {
+                self.out.board.raise_pods(&key, answers);
+            }
+        }
         self.out.board.in_sync();
+        if flight.pods_known {
+            self.out.board.forget_kept_pods();
+            self.out.pod_answers.send_replace(Tables::Ours);
+        }
         let metrics = &self.out.metrics;
         let now = self.clock.now();
         // What was changed before this process came is not of its doing.

@@ -8,7 +8,7 @@ use onehop_core::id::NodeName;
 
 use super::{
     Args, DetectLocalMode, HEALTH_PORT, KUBE_PROXY_HEALTH_PORT, KUBE_PROXY_METRICS_PORT,
-    METRICS_PORT, Mode,
+    METRICS_PORT, Mode, NEVER_PROBED,
 };
 use crate::compile::choices::Choices;
 use crate::guard::uplinks;
@@ -59,6 +59,8 @@ pub struct Config {
     pub node_address: Option<IpAddr>,
     /// Where the last health answers are kept.
     pub node_file: Option<PathBuf>,
+    /// Port of pod health, if the agent answers it.
+    pub pod_health_port: Option<u16>,
     /// Kernel settings.
     pub settings: Settings,
     /// Where `/healthz` and `/livez` answer.
@@ -106,6 +108,12 @@ pub enum ArgsError {
     /// `--reserve-node-ports` is no range of ports.
     #[error("--reserve-node-ports: {0:?} is no range of ports such as 30000-32767, and not empty")]
     ReservedPorts(String),
+    /// `--pod-health-port` cannot be probed, or may be a node port.
+    #[error(
+        "--pod-health-port: {0} is a port that load balancers do not probe, or one of --reserve-node-ports; the default is \
+         10290, and 0 turns pod health off"
+    )]
+    PodHealthPort(u16),
     /// A detector by interface without a usable name.
     #[error(
         "{flag}: {value:?} is no name of an interface (1 to 15 bytes); the detector that was chosen needs one"
@@ -161,6 +169,7 @@ impl Args {
                 .bind_address
                 .filter(|address| !address.is_unspecified()),
             node_file: self.node_file.clone(),
+            pod_health_port: self.pod_health_port()?,
             settings: self.settings()?,
             health_binds: or_default(&self.healthz_bind_address, health),
             metrics_binds: or_default(
@@ -174,6 +183,17 @@ impl Args {
                 keep_rp_filter: self.keep_rp_filter,
             },
         })
+    }
+
+    /// ZD-35: neither one that a cloud does not probe nor one that may be a node port.
+    fn pod_health_port(&self) -> Result<Option<u16>, ArgsError> {
+        let port = self.pod_health_port;
+        let node_ports = reserved_ports(&self.reserve_node_ports)?;
+        let taken = node_ports.is_some_and(|(first, last)| (first..=last).contains(&port));
+        if NEVER_PROBED.contains(&port) || taken {
+            return Err(ArgsError::PodHealthPort(port));
+        }
+        Ok((port != 0).then_some(port))
     }
 
     fn settings(&self) -> Result<Settings, ArgsError> {

@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
-use onehop_core::crd::{FlowSources, TargetState};
+use onehop_core::crd::{FlowSources, TargetHealth, TargetState};
 use onehop_core::endpoint::Endpoint;
 use onehop_core::id::{Cidr, Frontend, IpFamily, Protocol};
 use onehop_core::time::Time;
 
 use super::Cluster;
 use super::choice::{self, Standing};
+use super::health;
 use super::listing::Listing;
 use super::pods::Pods;
+use crate::health::pods::Answers;
 use crate::table::element::{
     ClassKind, Data, ElementKey, Elements, Key, LOCAL_SCOPE, MAX_SCOPES, SetId, Verdict,
 };
@@ -30,6 +32,8 @@ pub struct Compiled {
     pub gone: bool,
     /// Who serves in its place.
     pub others: BTreeSet<SocketAddr>,
+    /// What the agent answers for it, once the elements are in the kernel; none: nothing new is known of that.
+    pub answers: Option<Answers>,
 }
 
 impl Compiled {
@@ -41,6 +45,7 @@ impl Compiled {
             ends: None,
             gone: false,
             others: BTreeSet::new(),
+            answers: None,
         }
     }
 }
@@ -93,14 +98,26 @@ pub(super) fn key(
     let inside = listing.inside();
     let mut compiled = Compiled::nothing(key);
     let (mut parts, mut gone) = (Vec::new(), false);
+    let mut answers = Answers::new();
     for (identity, listed) in listing.entries_mut(&key) {
         let endpoints = choice::endpoints(cluster, &key, identity);
         let standing = choice::standing(&key, identity, listed, pods, &endpoints);
-        if standing == Standing::Replaced {
-            return Compiled::nothing(key);
-        }
-        if listed.target.state == TargetState::Released {
+        if standing == Standing::Replaced || listed.target.state == TargetState::Released {
             continue;
+        }
+        if listed.target.health == TargetHealth::Agent {
+            let elements = health::elements(&key, &listed.target, cluster);
+            compiled.elements.extend(elements);
+            let others = !choice::ready(&key, &endpoints, pods, cluster.here()).is_empty();
+            let answer = health::answer(&health::Facts {
+                standing,
+                held: listed.target.state == TargetState::Held,
+                own: endpoints.iter().find(|e| e.address == key.address),
+                others,
+                fate: cluster.fate(),
+            });
+            // One path, two entries: a port that moves, or a pod that follows another at its address.
+            *answers.entry(health::path(identity)).or_default() |= answer;
         }
         if key.protocol == Protocol::Tcp {
             compiled.put(SetId::Targets, Key::Frontend(key), None);
@@ -139,6 +156,7 @@ pub(super) fn key(
         .group(group, cluster);
     }
     compiled.gone = gone && !groups.is_empty();
+    compiled.answers = Some(answers);
     compiled
 }
 

@@ -7,12 +7,14 @@
 
 mod choice;
 mod compile;
+mod health;
 mod listing;
 pub mod network;
 mod pods;
 pub mod uplinks;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use onehop_core::crd::NodeInstall;
 use onehop_core::endpoint::Endpoint;
@@ -33,6 +35,21 @@ pub trait Cluster {
     fn here(&self) -> &NodeName;
     /// All endpoints of a port of a Service in one family.
     fn endpoints(&self, service: &ServiceKey, port: &PortKey, family: IpFamily) -> Vec<Endpoint>;
+    /// Where the agent answers for pods, in one family; none: it does not.
+    fn health_at(&self, family: IpFamily) -> Option<SocketAddr>;
+    /// What is to become of the node.
+    fn fate(&self) -> Fate;
+}
+
+/// What is to become of the node (ZD-78).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It stays.
+    Stays,
+    /// It will go, and forwards until then.
+    Goes,
+    /// It has been declared dead.
+    Out,
 }
 
 /// All guards of the node, and what they follow from.
@@ -97,6 +114,9 @@ impl Guards {
                     | SetId::DeadAny
                     | SetId::DeadKeys
                     | SetId::Targets
+                    | SetId::PodHealth
+                    | SetId::HealthFrom
+                    | SetId::HealthAny
             );
             let (Key::Frontend(key) | Key::FrontendSlot(key, _) | Key::Range(key, _)) = element.2
             else {
@@ -129,6 +149,11 @@ impl Guards {
     pub fn next_end(&self) -> Option<Time> {
         let ends = self.guarded.values().copied();
         ends.chain(self.listing.next_forgotten()).min()
+    }
+
+    /// Whether this key waits to be compiled.
+    pub fn waits(&self, key: &Frontend) -> bool {
+        self.dirty.contains(key)
     }
 
     /// Whether a key waits to be compiled.

@@ -15,6 +15,8 @@ use super::*;
 use crate::table::element::{ClassKind, Data, Verdict};
 
 const NOW: Time = Time::from_millis(1_800_000_000_000);
+const HEALTH: SocketAddr =
+    SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 1, 11)), 10290);
 const BOUND: Duration = Duration::from_mins(13);
 
 /// Endpoints of each Service; the node is `a`.
@@ -22,6 +24,7 @@ struct World {
     node: NodeName,
     endpoints: BTreeMap<&'static str, Vec<Endpoint>>,
     guards: Guards,
+    fate: Fate,
 }
 
 impl Cluster for World {
@@ -32,6 +35,14 @@ impl Cluster for World {
     fn endpoints(&self, service: &ServiceKey, _: &PortKey, _: IpFamily) -> Vec<Endpoint> {
         let all = self.endpoints.get(service.name.as_str());
         all.cloned().unwrap_or_default()
+    }
+
+    fn health_at(&self, _: IpFamily) -> Option<SocketAddr> {
+        Some(HEALTH)
+    }
+
+    fn fate(&self) -> Fate {
+        self.fate
     }
 }
 
@@ -106,6 +117,7 @@ impl World {
             node: "a".into(),
             endpoints: [("web", all.to_vec())].into(),
             guards: Guards::default(),
+            fate: Fate::Stays,
         };
         world.guards.pod(Step::ListStarts);
         for last in [1, 2] {
@@ -532,4 +544,64 @@ fn k26_without_an_entry_there_is_no_guard() {
     world.guards.pod(Step::ListEnds);
     assert!(world.at(NOW).is_empty(), "K-26, ZD-19");
     assert_eq!(world.guards.count(), 0);
+}
+
+#[test]
+fn zd85_a_pod_that_follows_another_at_its_address_is_guarded_in_its_turn() {
+    let mut world = World::new();
+    world.pod_gone(1);
+    world.pod_at("p9", 1, Life::Lives);
+    let mut follower = target("web", 1, TargetState::Active);
+    follower.pod_uid = "p9".into();
+    world.say(vec![target("web", 1, TargetState::Draining), follower]);
+    assert_eq!(steered(&world.guard(NOW)), None, "ZD-50: another pod's now");
+    world.pod_at("p9", 1, Life::Deleted);
+    assert!(steered(&world.guard(NOW)).is_some(), "ZD-40");
+}
+
+/// Probes come to the agent from the load balancer only, and its answers follow the pod (ZD-31, ZD-35).
+#[test]
+fn zd35_zd53_probes_and_answers_of_a_listed_target() {
+    let mut world = World::new();
+    let asked = |state, sources: &[&str]| {
+        let mut target = target("web", 1, state);
+        target.health = TargetHealth::Agent;
+        target.sources = sources.iter().map(|s| s.parse().unwrap()).collect();
+        vec![target]
+    };
+    let sets = |compiled: &Compiled| -> Vec<SetId> {
+        let of_health =
+            |set: &SetId| matches!(set, SetId::PodHealth | SetId::HealthFrom | SetId::HealthAny);
+        let sets = compiled.elements.keys().map(|(_, set, _)| *set);
+        sets.filter(of_health).collect()
+    };
+    let healthy = |compiled: &Compiled| {
+        let answers = compiled.answers.clone().unwrap();
+        answers.values().copied().collect::<Vec<_>>()
+    };
+    world.say(asked(TargetState::Active, &[]));
+    let compiled = world.guard(NOW);
+    assert_eq!(sets(&compiled), [SetId::PodHealth, SetId::HealthAny]);
+    assert_eq!(healthy(&compiled), [true]);
+    world.say(asked(TargetState::Active, &["10.0.9.7/32"]));
+    assert_eq!(
+        sets(&world.guard(NOW)),
+        [SetId::PodHealth, SetId::HealthFrom],
+        "ZD-35"
+    );
+    world.pod(1, Life::Deleted);
+    assert_eq!(healthy(&world.guard(NOW)), [false], "ZD-34");
+    world.say(asked(TargetState::Held, &[]));
+    assert_eq!(healthy(&world.guard(NOW)), [true], "ZD-31");
+    world.fate = Fate::Out;
+    assert_eq!(healthy(&world.guard(NOW)), [false], "ZD-78");
+    world.fate = Fate::Stays;
+    world.guards.targets(&BTreeMap::new());
+    assert_eq!(
+        healthy(&world.guard(NOW)),
+        [true],
+        "ZD-52: nothing was said"
+    );
+    world.say(asked(TargetState::Released, &[]));
+    assert_eq!(healthy(&world.guard(NOW)), Vec::<bool>::new());
 }

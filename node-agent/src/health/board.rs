@@ -5,13 +5,16 @@
 //! makes it true (S-107, I3): raising needs the endpoints that the committed plan was made from.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onehop_core::health::{HealthAnswer, Hold, LocalReady, ProxyHealth};
-use onehop_core::id::ServiceKey;
+use onehop_core::id::{Frontend, ServiceKey};
 use onehop_core::time::Time;
 use onehop_runtime::clock::Clock;
+
+use super::pods::{Answers, HealthPath, PodAnswer, PodAnswers};
 
 /// Without a sync for this long while one is due, the proxy is not healthy: 2 x syncPeriod (S-110).
 pub const SYNC_TIMEOUT: Duration = Duration::from_mins(1);
@@ -34,6 +37,7 @@ pub struct ProxyAnswer {
 #[derive(Debug)]
 struct Inner {
     ports: HashMap<ServiceKey, LocalReady>,
+    pods: PodAnswers,
     queued_since: Option<Time>,
     last_updated: Option<Time>,
     node_eligible: bool,
@@ -53,6 +57,7 @@ impl Board {
     pub fn new(clock: Clock) -> Self {
         let inner = Inner {
             ports: HashMap::new(),
+            pods: PodAnswers::default(),
             queued_since: None,
             last_updated: None,
             // Before the first Node event: eligible (S-111).
@@ -81,6 +86,39 @@ impl Board {
     /// The Service has no health port any more.
     pub fn forget(&self, service: &ServiceKey) {
         self.lock().ports.remove(service);
+    }
+
+    /// What is to be answered for a target: never raises.
+    pub fn lower_pods(&self, key: &Frontend, now: &Answers) {
+        self.lock().pods.lower(key, now);
+    }
+
+    /// What was compiled for a target is in the kernel, and nothing newer is known of it.
+    pub fn raise_pods(&self, key: &Frontend, answers: Answers) {
+        self.lock().pods.raise(key, answers);
+    }
+
+    /// Gives the answers for pods that an earlier process kept.
+    pub fn adopt_pods(&self, kept: &[PodAnswer]) {
+        self.lock().pods.adopt(kept);
+    }
+
+    /// All pods are known.
+    pub fn forget_kept_pods(&self) {
+        self.lock().pods.forget_kept();
+    }
+
+    /// All answers for pods.
+    pub fn pods(&self) -> Vec<PodAnswer> {
+        self.lock().pods.all()
+    }
+
+    /// Whether the target at this address counts as healthy (ZD-31).
+    pub fn pod(&self, address: IpAddr, path: &HealthPath) -> bool {
+        let now = self.clock.now();
+        let inner = self.lock();
+        let in_step = inner.live(now) && inner.last_updated.is_some() && !inner.refused;
+        in_step && inner.pods.healthy(address, path)
     }
 
     /// An update waits to be committed; whether it is the first one that does.

@@ -92,6 +92,11 @@ impl Metrics {
             self.resident_bytes.clone(),
         );
         registry.register(
+            "onehop_node_pod_health",
+            "Answers about the health of pods that are targets",
+            self.pod_health.clone(),
+        );
+        registry.register(
             "kubeproxy_proxy_healthz",
             "Answers of /healthz",
             self.healthz.clone(),

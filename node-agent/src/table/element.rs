@@ -87,6 +87,13 @@ pub enum SetId {
     DeadKeys,
     /// `targets`: listed targets, whose first refusal a client does not get; key [`Key::Frontend`], no data.
     Targets,
+    /// `pod-health` (S-421): port of pod health at a target's address; key [`Key::Frontend`], data [`Data::Target`], where the
+    /// agent listens.
+    PodHealth,
+    /// `health-from` (S-421): who probes it; key [`Key::Range`], data [`Verdict::PodHealth`].
+    HealthFrom,
+    /// `health-any`: it is probed from anywhere outside; key [`Key::Frontend`], data [`Verdict::PodHealth`].
+    HealthAny,
     /// `pod-interfaces` (S-64); key [`Key::Interface`], no data.
     PodInterfaces,
 }
@@ -207,6 +214,8 @@ pub enum Verdict {
     DeadSteered,
     /// `goto dead-refused`: of a target that is gone while nobody serves.
     DeadRefused,
+    /// `goto pod-health`: the agent answers for the pod.
+    PodHealth,
     /// `goto mark-uplink-<i>`.
     MarkUplink(UplinkNumber),
     /// `jump to-uplink-<i>`.

@@ -14,6 +14,8 @@ use super::set::address;
 pub const DEAD_STEERED: &str = "dead-steered";
 /// Packets to a target that is gone while nobody serves (S-414).
 pub const DEAD_REFUSED: &str = "dead-refused";
+/// Probes of the health of a pod, which the agent answers (S-421).
+pub const POD_HEALTH: &str = "pod-health";
 const UPLINK_RESTORE: &str = "uplink-restore";
 const GUARD: &str = "guard";
 const DEAD: &str = "dead";
@@ -70,6 +72,7 @@ pub(super) fn regular_chains(family: Family) -> Vec<(String, Vec<Rule>)> {
         (DEAD_REFUSED.to_owned(), dead_refused(family)),
         (DEAD.to_owned(), dead(family)),
         (FIRST_REFUSAL.to_owned(), first_refusal(family)),
+        (POD_HEALTH.to_owned(), pod_health(family)),
         (GUARD.to_owned(), guard(family)),
     ]);
     chains
@@ -152,11 +155,21 @@ fn guard(family: Family) -> Vec<Rule> {
     let ranged = [&K[..], &[Field::Saddr]].concat();
     vec![
         syn(family, CmpOp::Neq).ret(),
+        rule(family).vmap(&ranged, SetId::HealthFrom.name()),
         rule(family).vmap(&ranged, SetId::GuardFrom.name()),
         rule(family)
             .in_set(&[Field::Saddr], SetId::Inside.name())
             .ret(),
+        rule(family).vmap(&K, SetId::HealthAny.name()),
         rule(family).vmap(&K, SetId::GuardAny.name()),
+    ]
+}
+
+/// The name of the chain is that of a map, too: they have separate names. An address without an entry keeps its own port.
+fn pod_health(family: Family) -> Vec<Rule> {
+    vec![
+        rule(family).jump(UPLINK_MARK),
+        rule(family).dnat_to_map(&K, SetId::PodHealth.name()),
     ]
 }
 

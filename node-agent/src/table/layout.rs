@@ -15,7 +15,7 @@ use super::set::REJECT_CHAIN;
 /// Name of our tables (S-201).
 pub const TABLE: &str = "onehop";
 /// The table's comment; carries the layout version (S-132).
-pub const VERSION: &str = "onehop node agent, layout 3";
+pub const VERSION: &str = "onehop node agent, layout 4";
 /// Remembers by which uplink a connection came (S-404); does nothing while there is one uplink (S-402).
 pub const UPLINK_MARK: &str = "uplink-mark";
 

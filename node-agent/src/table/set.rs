@@ -15,7 +15,7 @@ use super::element::{
     Data, Family, Frontend, InterfaceName, Key, MAX_UPLINK, Protocol, SetId, Side, UplinkNumber,
     Verdict,
 };
-use super::guard::{DEAD_REFUSED, DEAD_STEERED, mark_uplink, to_uplink};
+use super::guard::{DEAD_REFUSED, DEAD_STEERED, POD_HEALTH, mark_uplink, to_uplink};
 
 /// Name of the chain that refuses.
 pub const REJECT_CHAIN: &str = "reject-chain";
@@ -48,7 +48,7 @@ enum DataKind {
 
 impl SetId {
     /// All of them, in the order in which they are declared and committed: slots come before the verdicts that use them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 38] = [
         Self::PodInterfaces,
         Self::UplinkMarks,
         Self::UplinkAddresses,
@@ -83,6 +83,9 @@ impl SetId {
         Self::DeadAny,
         Self::DeadKeys,
         Self::Targets,
+        Self::PodHealth,
+        Self::HealthFrom,
+        Self::HealthAny,
         Self::Uplinks,
     ];
 
@@ -124,6 +127,9 @@ impl SetId {
             Self::DeadAny => "dead-any",
             Self::DeadKeys => "dead-keys",
             Self::Targets => "targets",
+            Self::PodHealth => "pod-health",
+            Self::HealthFrom => "health-from",
+            Self::HealthAny => "health-any",
         }
     }
 
@@ -141,7 +147,8 @@ impl SetId {
             | Self::NoEndpointServices
             | Self::Affinity
             | Self::AffinityLocal
-            | Self::AffinityRecord => (KeyKind::Frontend, DataKind::Verdict),
+            | Self::AffinityRecord
+            | Self::HealthAny => (KeyKind::Frontend, DataKind::Verdict),
             Self::ServiceNodePorts
             | Self::ServiceNodePortsLocal
             | Self::NoEndpointNodePorts
@@ -151,6 +158,8 @@ impl SetId {
             Self::NodePortEndpoints => (KeyKind::NodePortSlot, DataKind::Target),
             Self::Hairpin => (KeyKind::Pair, DataKind::None),
             Self::SourceAllow => (KeyKind::Range, DataKind::None),
+            Self::HealthFrom => (KeyKind::Range, DataKind::Verdict),
+            Self::PodHealth => (KeyKind::Frontend, DataKind::Target),
             Self::Uplinks | Self::PodInterfaces => (KeyKind::Interface, DataKind::None),
             Self::UplinkMarks => (KeyKind::Interface, DataKind::Verdict),
             Self::UplinkAddresses => (KeyKind::Addr, DataKind::Verdict),
@@ -449,6 +458,7 @@ fn encode_verdict(verdict: Verdict) -> onehop_nft::Verdict {
         Verdict::Record(record) => onehop_nft::Verdict::Goto(record.chain_name()),
         Verdict::DeadSteered => onehop_nft::Verdict::Goto(DEAD_STEERED.to_owned()),
         Verdict::DeadRefused => onehop_nft::Verdict::Goto(DEAD_REFUSED.to_owned()),
+        Verdict::PodHealth => onehop_nft::Verdict::Goto(POD_HEALTH.to_owned()),
         Verdict::MarkUplink(number) => onehop_nft::Verdict::Goto(mark_uplink(number)),
         Verdict::ToUplink(number) => onehop_nft::Verdict::Jump(to_uplink(number)),
     }
@@ -460,6 +470,7 @@ fn decode_verdict(verdict: &onehop_nft::Verdict) -> Option<Verdict> {
         onehop_nft::Verdict::Goto(chain) if chain == REJECT_CHAIN => Some(Verdict::Reject),
         onehop_nft::Verdict::Goto(chain) if chain == DEAD_STEERED => Some(Verdict::DeadSteered),
         onehop_nft::Verdict::Goto(chain) if chain == DEAD_REFUSED => Some(Verdict::DeadRefused),
+        onehop_nft::Verdict::Goto(chain) if chain == POD_HEALTH => Some(Verdict::PodHealth),
         onehop_nft::Verdict::Goto(chain) => match OnDemand::parse(chain) {
             Some(OnDemand::Class(kind, count)) => Some(Verdict::Class(kind, count)),
             Some(OnDemand::Record(record)) => Some(Verdict::Record(record)),

@@ -1,0 +1,351 @@
+//! Health of pods that are targets, as the agent answers for them (ZD-30, ZD-31): paths, what was found out of each, and
+//! the server. A load balancer asks at the pod's address; the node's rules bring the probe here, and the connection still
+//! tells for whom it was meant.
+
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode, header};
+use hyper::service::service_fn;
+use nix::sys::socket::{getsockopt, sockopt};
+use onehop_core::id::{Frontend, Protocol};
+use onehop_runtime::backoff::Backoff;
+use onehop_runtime::clock::Clock;
+use onehop_runtime::http::{bind, converse, serve_each};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, join};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use super::board::Board;
+use crate::http::{SERVER, Tables, everywhere, response};
+use crate::metrics::Metrics;
+
+/// What a path begins with (K-28).
+const ROOT: &str = "/t/";
+/// What a proxy protocol header of version 2 begins with.
+const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
+/// Version, command, family and length follow it.
+const REST: usize = 4;
+/// Time in which the first bytes of a request must have come.
+const HEAD: Duration = Duration::from_secs(5);
+
+/// Which port of which Service is asked for; the address of the target is the connection's (K-28).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HealthPath {
+    /// Install whose load balancer asks.
+    pub install: String,
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// Name of the Service.
+    pub service: String,
+    /// Name of its port, empty for the only one.
+    pub port: String,
+}
+
+impl HealthPath {
+    /// Reads the path of a request.
+    pub fn parse(path: &str) -> Option<Self> {
+        let mut parts = path.strip_prefix(ROOT)?.split('/').map(str::to_owned);
+        let found = Self {
+            install: parts.next()?,
+            namespace: parts.next()?,
+            service: parts.next()?,
+            port: parts.next()?,
+        };
+        parts.next().is_none().then_some(found)
+    }
+}
+
+impl fmt::Display for HealthPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            install,
+            namespace,
+            service,
+            port,
+        } = self;
+        write!(f, "{ROOT}{install}/{namespace}/{service}/{port}")
+    }
+}
+
+/// What is answered for one target: at each of its paths, whether it counts as healthy.
+pub type Answers = BTreeMap<HealthPath, bool>;
+/// Protocol and port of a target.
+type TargetPort = (Protocol, u16);
+
+/// One answer, as it is kept over a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodAnswer {
+    /// Who is asked for.
+    pub path: HealthPath,
+    /// Address of the target.
+    pub address: IpAddr,
+    /// Whether it counts as healthy.
+    pub healthy: bool,
+}
+
+/// What is known of every target.
+#[derive(Debug, Default)]
+pub struct PodAnswers {
+    /// By address and port of the target.
+    known: HashMap<IpAddr, BTreeMap<TargetPort, Answers>>,
+    /// As an earlier process kept them (ZD-18).
+    kept: HashMap<(IpAddr, HealthPath), bool>,
+}
+
+impl PodAnswers {
+    /// Whether a target counts as healthy; one that is not known does not.
+    pub fn healthy(&self, address: IpAddr, path: &HealthPath) -> bool {
+        let ports = self.known.get(&address).into_iter().flatten();
+        let mut found = ports.filter_map(|(_, paths)| paths.get(path)).peekable();
+        if found.peek().is_some() {
+            return found.any(|healthy| *healthy);
+        }
+        let kept = self.kept.get(&(address, path.clone()));
+        kept.copied().unwrap_or(false)
+    }
+
+    /// The target's answers are these now: never raises one.
+    pub fn lower(&mut self, key: &Frontend, now: &Answers) {
+        let common = |path: &HealthPath, healthy: bool| healthy && self.healthy(key.address, path);
+        let lowered = now
+            .iter()
+            .map(|(path, healthy)| (path.clone(), common(path, *healthy)));
+        let lowered = lowered.collect();
+        self.set(key, lowered);
+    }
+
+    /// What was compiled for the target is in the kernel.
+    pub fn raise(&mut self, key: &Frontend, answers: Answers) {
+        self.set(key, answers);
+    }
+
+    /// Gives these until something is known.
+    pub fn adopt(&mut self, kept: &[PodAnswer]) {
+        let kept = kept.iter();
+        self.kept = kept
+            .map(|answer| ((answer.address, answer.path.clone()), answer.healthy))
+            .collect();
+    }
+
+    /// Everything is known: what was kept says nothing any more.
+    pub fn forget_kept(&mut self) {
+        self.kept.clear();
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<PodAnswer> {
+        let mut all = Vec::new();
+        for (address, ports) in &self.known {
+            for (path, healthy) in ports.values().flatten() {
+                all.push(PodAnswer {
+                    path: path.clone(),
+                    address: *address,
+                    healthy: *healthy,
+                });
+            }
+        }
+        // The same file for the same answers.
+        all.sort_by(|a, b| (a.address, &a.path).cmp(&(b.address, &b.path)));
+        all
+    }
+
+    fn set(&mut self, key: &Frontend, answers: Answers) {
+        let ports = self.known.entry(key.address).or_default();
+        if answers.is_empty() {
+            ports.remove(&(key.protocol, key.port));
+        } else {
+            ports.insert((key.protocol, key.port), answers);
+        }
+        if ports.is_empty() {
+            self.known.remove(&key.address);
+        }
+    }
+}
+
+/// The port on which the agent answers for pods.
+pub struct PodPort {
+    /// The port.
+    pub port: u16,
+    /// Where answers come from.
+    pub board: Arc<Board>,
+    /// Counts answers.
+    pub metrics: Arc<Metrics>,
+    /// Clock.
+    pub clock: Clock,
+    /// Pauses between tries to bind.
+    pub backoff: Backoff,
+    /// It opens once there are answers to give: before that none is better than a wrong one (ZD-37).
+    pub answers: watch::Receiver<Tables>,
+}
+
+impl PodPort {
+    /// Binds, trying again for as long as it takes, and serves until it is dropped.
+    pub async fn run(mut self, failed: impl FnMut(&io::Error)) {
+        let ours = |tables: &Tables| *tables == Tables::Ours;
+        if self.answers.wait_for(ours).await.is_err() {
+            return;
+        }
+        let any = everywhere(SocketAddr::from(([0, 0, 0, 0], self.port)));
+        let listener = bind(any, &self.clock, self.backoff, failed).await;
+        let (board, metrics, clock) = (self.board, self.metrics, self.clock);
+        serve_each(listener, clock, move |stream| {
+            talk(stream, board.clone(), metrics.clone(), clock)
+        })
+        .await;
+    }
+}
+
+async fn talk(stream: TcpStream, board: Arc<Board>, metrics: Arc<Metrics>, clock: Clock) {
+    let Ok(asked) = asked_of(&stream) else {
+        return;
+    };
+    // Whoever says nothing in time, or goes away, gets no answer.
+    let Ok(Ok(stream)) = clock.within(HEAD, without_preface(stream)).await else {
+        return;
+    };
+    let answer = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+        let path = HealthPath::parse(request.uri().path());
+        let healthy = path.is_some_and(|path| board.pod(asked, &path));
+        let (status, text) = if healthy {
+            (StatusCode::OK, "ok\n")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+        };
+        metrics.pod_health(status);
+        let mut response = response(status, "text/plain", text);
+        let name = HeaderValue::from_static(SERVER);
+        response.headers_mut().insert(header::SERVER, name);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    converse(stream, answer).await;
+}
+
+/// The address that the client had asked for, before the node's rules brought the connection here.
+fn asked_of(stream: &TcpStream) -> io::Result<IpAddr> {
+    let local = stream.local_addr()?.ip().to_canonical();
+    let fd = stream.as_fd();
+    Ok(match local {
+        IpAddr::V4(_) => getsockopt(&fd, sockopt::OriginalDst).map_or(local, |to| {
+            IpAddr::from(u32::from_be(to.sin_addr.s_addr).to_be_bytes())
+        }),
+        IpAddr::V6(_) => getsockopt(&fd, sockopt::Ip6tOriginalDst)
+            .map_or(local, |to| IpAddr::from(to.sin6_addr.s6_addr)),
+    })
+}
+
+/// Takes a proxy protocol header of version 2 off the stream, if it begins with one: load balancers put one before their
+/// probes, too (ZD-31).
+async fn without_preface<S>(mut stream: S) -> io::Result<impl AsyncRead + AsyncWrite + Unpin + Send>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    // The shortest request is longer than this.
+    let mut first = [0; SIGNATURE.len()];
+    stream.read_exact(&mut first).await?;
+    let mut kept = first.to_vec();
+    if first == SIGNATURE {
+        let mut rest = [0; REST];
+        stream.read_exact(&mut rest).await?;
+        let mut addresses = vec![0; usize::from(u16::from_be_bytes([rest[2], rest[3]]))];
+        stream.read_exact(&mut addresses).await?;
+        kept.clear();
+    }
+    let (reader, writer) = tokio::io::split(stream);
+    Ok(join(io::Cursor::new(kept).chain(reader), writer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    fn path(service: &str) -> HealthPath {
+        HealthPath::parse(&format!("/t/local/default/{service}/http")).expect("a path")
+    }
+
+    fn key(last: u8, port: u16) -> Frontend {
+        Frontend {
+            address: [10, 244, 1, last].into(),
+            protocol: Protocol::Tcp,
+            port,
+        }
+    }
+
+    #[test]
+    fn k28_a_path_names_install_service_and_port() {
+        assert_eq!(path("web").to_string(), "/t/local/default/web/http");
+        let unnamed = HealthPath::parse("/t/local/default/web/").expect("a path");
+        assert_eq!(unnamed.port, "");
+        for wrong in ["/", "/healthz", "/t/local/default/web", "/t/a/b/c/d/e"] {
+            assert_eq!(HealthPath::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn i3_zd31_an_answer_rises_with_the_commit_only_and_an_unknown_one_is_no() {
+        let (mut answers, web, one) = (PodAnswers::default(), path("web"), key(1, 80));
+        let says = |healthy| BTreeMap::from([(path("web"), healthy)]);
+        assert!(!answers.healthy(one.address, &web), "ZD-31");
+        answers.lower(&one, &says(true));
+        assert!(!answers.healthy(one.address, &web), "I3");
+        answers.raise(&one, says(true));
+        assert!(answers.healthy(one.address, &web));
+        assert!(!answers.healthy(key(2, 80).address, &web), "another target");
+        assert!(
+            !answers.healthy(one.address, &path("api")),
+            "another Service"
+        );
+        answers.lower(&one, &says(false));
+        assert!(!answers.healthy(one.address, &web), "at once");
+        answers.raise(&one, says(true));
+        answers.lower(&one, &BTreeMap::new());
+        assert!(!answers.healthy(one.address, &web), "it is no target");
+    }
+
+    #[test]
+    fn zd18_what_was_kept_is_answered_until_something_is_known() {
+        let (mut answers, web) = (PodAnswers::default(), path("web"));
+        let kept = [1, 2].map(|last| PodAnswer {
+            path: path("web"),
+            address: key(last, 80).address,
+            healthy: true,
+        });
+        answers.adopt(&kept);
+        answers.lower(&key(1, 80), &BTreeMap::from([(path("web"), true)]));
+        assert!(answers.healthy(key(1, 80).address, &web), "still so");
+        answers.lower(&key(1, 80), &BTreeMap::from([(path("web"), false)]));
+        assert!(!answers.healthy(key(1, 80).address, &web), "known better");
+        assert!(answers.healthy(key(2, 80).address, &web), "ZD-18");
+        answers.forget_kept();
+        assert!(!answers.healthy(key(2, 80).address, &web));
+    }
+
+    async fn read(sent: &[u8]) -> String {
+        let (mut client, server) = tokio::io::duplex(1024);
+        client.write_all(sent).await.expect("sends");
+        client.shutdown().await.expect("ends");
+        let mut rest = String::new();
+        let mut stream = without_preface(server).await.expect("a stream");
+        stream.read_to_string(&mut rest).await.expect("text");
+        rest
+    }
+
+    #[tokio::test]
+    async fn zd31_a_proxy_protocol_header_before_a_probe_is_passed_over() {
+        let request = "GET /t/local/default/web/http HTTP/1.1\r\n\r\n";
+        assert_eq!(read(request.as_bytes()).await, request);
+        let mut sent = SIGNATURE.to_vec();
+        sent.extend([0x21, 0x11, 0, 12]);
+        sent.extend([0; 12]);
+        sent.extend(request.as_bytes());
+        assert_eq!(read(&sent).await, request, "ZD-31");
+    }
+}
