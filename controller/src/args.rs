@@ -21,7 +21,7 @@ use crate::cloud::local::plan;
 use crate::cloud::local::resolve::NodeProxy;
 use crate::node_targets::Ranges;
 use crate::policy::{Policies, PolicyError};
-use crate::reconcile::{self, Orphans};
+use crate::reconcile::{self, Orphans, PodHealth};
 use crate::snapshot::{Claim, Classless};
 
 /// The onehop controller: makes cloud load balancers for Services and sends traffic to pods in one hop.
@@ -75,6 +75,9 @@ pub struct Args {
     /// Seconds for which such an object is only reported before it is deleted.
     #[arg(long, env = "ONEHOP_ORPHAN_GRACE_SECONDS", default_value_t = 3600.0)]
     orphan_grace_seconds: f64,
+    /// Port on which agents answer for the health of pods; 0: there are no agents, and load balancers ask the pods.
+    #[arg(long, env = "ONEHOP_POD_HEALTH_PORT", default_value_t = 10290)]
+    pod_health_port: u16,
     /// Services worked on side by side.
     #[arg(long, env = "ONEHOP_WORKERS", default_value_t = 16)]
     workers: usize,
@@ -236,6 +239,10 @@ impl Args {
                 } else {
                     Orphans::Report
                 },
+                pod_health: (self.pod_health_port != 0).then_some(PodHealth {
+                    port: self.pod_health_port,
+                    wait: Duration::from_mins(5),
+                }),
                 ranges: Ranges {
                     pods: self.pod_cidrs,
                     nodes: self.node_cidrs,

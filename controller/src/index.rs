@@ -44,6 +44,8 @@ pub struct Index {
     market_version: u64,
     /// Counts what concerns the presence of agents.
     agents_version: u64,
+    /// Counts changes of what agents offer.
+    offers_version: u64,
     /// Services that have, or want, a target at an address.
     interest: HashMap<IpAddr, BTreeSet<ServiceKey>>,
 }
@@ -130,6 +132,11 @@ impl Index {
     /// Changes with pools and with labels of namespaces.
     pub const fn market_version(&self) -> u64 {
         self.market_version
+    }
+
+    /// Changes with what agents say that they can do.
+    pub const fn offers_version(&self) -> u64 {
+        self.offers_version
     }
 
     /// Changes with what [`Index::ready_agents`] and the nodes say.

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use onehop_core::crd::{
-    ClientIp, ClusterFacts, LateFlows, LocalPort, NodeInstall, NodeTarget, ServiceRef,
+    ClientIp, ClusterFacts, HealthBy, LateFlows, LocalPort, NodeInstall, NodeTarget, ServiceRef,
     TargetHealth, TargetMode, TargetState, Vip, VipPort,
 };
 use onehop_core::endpoint::Endpoint;
@@ -376,6 +376,7 @@ impl Maker<'_> {
         let port = spec.ports.iter().find(|port| port.key() == one.port);
         let client_ip = port.map_or(ClientIp::Preserve, |port| port.client_ip);
         let sources = self.sources.get(&one.port);
+        let health = port.and_then(|port| port.health.as_ref()).map(|h| h.by);
         let target = NodeTarget {
             service: self.reference(),
             port_name: one.port.name.clone(),
@@ -384,8 +385,11 @@ impl Maker<'_> {
             target_port: one.key.port,
             pod_uid: pod.uid.clone(),
             pod_name: pod.name.clone(),
-            // Pod health is the traffic port's until agents answer for pods.
-            health: TargetHealth::None,
+            health: if health == Some(HealthBy::Agent) {
+                TargetHealth::Agent
+            } else {
+                TargetHealth::None
+            },
             sources: sources.cloned().unwrap_or_default(),
             any_outside: sources.is_none(),
             client_ip,

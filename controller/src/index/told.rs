@@ -35,10 +35,15 @@ impl Index {
         self.waiting(changes)
     }
 
-    fn waiting(&self, changes: Vec<Change<KnownTargets>>) -> Touched {
+    fn waiting(&mut self, changes: Vec<Change<KnownTargets>>) -> Touched {
         let mut waiting = BTreeSet::new();
         for change in changes {
             let targets = self.node_targets.get(&change.key);
+            if targets.and_then(KnownTargets::offers)
+                != change.old.as_ref().and_then(KnownTargets::offers)
+            {
+                self.offers_version += 1;
+            }
             let installs = targets
                 .into_iter()
                 .flat_map(|t| t.object.spec.installs.values());
@@ -75,6 +80,12 @@ impl Index {
     pub fn agent_offers(&self, node: &NodeName, feature: Feature) -> bool {
         let status = self.node_targets(node).and_then(|o| o.status.as_ref());
         status.is_some_and(|s| s.features.contains(&feature)) && self.has_node(node)
+    }
+
+    /// Whether the agent of a node says that something keeps it from its work.
+    pub fn agent_has_problems(&self, node: &NodeName) -> bool {
+        let status = self.node_targets(node).and_then(|o| o.status.as_ref());
+        status.is_some_and(|s| s.synced && !s.problems.is_empty())
     }
 
     /// What was last said to its node of a Service's target at this address.

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use onehop_core::crd::{AGENT_COMPONENT, COMPONENT_LABEL};
-use onehop_core::crd::{AddressPool, AddressPoolStatus, NodeTargets};
+use onehop_core::crd::{AddressPool, AddressPoolStatus, Feature, NodeTargets};
 use onehop_core::endpoint::Slice;
 use onehop_core::id::{InstallId, NodeName, PodUid, ServiceUid};
 use onehop_core::service::ServiceSpec;
@@ -68,6 +68,12 @@ pub(super) struct KnownTargets {
 }
 
 impl KnownTargets {
+    /// What the agent says that it can do, and what keeps it from more.
+    pub(super) fn offers(&self) -> Option<(&[Feature], &[String])> {
+        let status = self.object.status.as_ref()?;
+        Some((&status.features, &status.problems))
+    }
+
     pub(super) fn after(old: Option<&Self>, mut object: NodeTargets) -> Self {
         object.metadata.managed_fields = None;
         let generation = object.metadata.generation.unwrap_or(0);

@@ -114,7 +114,7 @@ impl<'a> Tally<'a> {
             }
         };
         match member.state {
-            State::Ready => verdict(Action::Keep, Reason::Ready),
+            State::Ready | State::Waiting => verdict(Action::Keep, Reason::Ready),
             State::NotReady => match (self.policy.kind, self.policy.readiness) {
                 (Kind::ZeroDrop, Readiness::ByHealth) => verdict(Action::Keep, Reason::NotReady),
                 _ => leave(1, Reason::NotReady),
@@ -269,6 +269,7 @@ const fn serves_now(state: State) -> bool {
     matches!(
         state,
         State::Ready
+            | State::Waiting
             | State::Displaced
             | State::Withdrawn
             | State::Terminating {
@@ -287,7 +288,7 @@ const fn may_serve(state: State) -> bool {
 const fn rank(state: State) -> u8 {
     match state {
         State::Ready => 0,
-        State::Displaced => 1,
+        State::Waiting | State::Displaced => 1,
         State::Withdrawn => 2,
         State::Terminating {
             serving: Serving::Yes,

@@ -8,6 +8,7 @@ mod intent;
 mod listed;
 pub mod membership;
 mod order;
+pub mod pod_health;
 mod provider;
 
 pub use intent::{Departed, Intent, Machine, Members, PortMembers};

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use onehop_core::crd::{
-    AddressPool, AddressPoolStatus, ClientIp, LoadBalancerPort, LoadBalancerSpec,
+    AddressPool, AddressPoolStatus, ClientIp, HealthCheck, LoadBalancerPort, LoadBalancerSpec,
 };
 use onehop_core::id::{Cidr, IpFamily, PortKey, Protocol, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
@@ -223,6 +223,12 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Reads a Service's annotations and fields into the canonical spec. Pure.
     fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution;
+
+    /// The check of a pod port that agents may answer (crd.md section 6): who answers, port and path are filled in by the
+    /// caller. None where the Service's class or annotations say who answers. Pure.
+    fn agent_check(&self, _service: &ServiceSpec, _port: &LoadBalancerPort) -> Option<HealthCheck> {
+        None
+    }
 
     /// Chooses addresses from pools, for providers where that is ours to do. Pure but for the book,
     /// which remembers what was given.

@@ -51,6 +51,7 @@ impl<P: Provider> Reconciler<P> {
             refusals: resolution.refusals,
             notices: resolution.notices,
         };
+        self.ask_agents(&mut wanted, last_good);
         let Some(spec) = &wanted.spec else {
             return wanted;
         };

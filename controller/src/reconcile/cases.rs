@@ -10,6 +10,7 @@ use onehop_core::service::ServiceSpec;
 use onehop_runtime::events::Severity;
 
 use super::memory::Memory;
+use super::pod_health::wait_for_agents;
 use super::{Reconciler, lock};
 use crate::index::KnownService;
 use crate::plan::{Giver, Intent, Notice, Provider, Refusal};
@@ -149,7 +150,7 @@ impl<P: Provider> Reconciler<P> {
             };
             let families = self.provider.target_families(service, &wanted.addresses);
             let departed: BTreeSet<IpAddr> = targets.difference(&endpoints).copied().collect();
-            intents.push(Intent {
+            let mut intent = Intent {
                 service: key.clone(),
                 uid: service.uid.clone(),
                 spec: spec.clone(),
@@ -158,7 +159,9 @@ impl<P: Provider> Reconciler<P> {
                 departed: snapshot::departed(&index, service, &of.remembered, &departed),
                 machines: index.machines(),
                 view: memory.view,
-            });
+            };
+            wait_for_agents(&index, &mut intent);
+            intents.push(intent);
         }
         intents
     }

@@ -11,6 +11,7 @@ mod lanes;
 mod memory;
 mod nodes;
 mod pass;
+mod pod_health;
 mod pools;
 mod queue;
 mod say;
@@ -69,6 +70,17 @@ pub struct Settings {
     pub ranges: Ranges,
     /// How long such an object is only reported before it may be deleted.
     pub orphan_grace: Duration,
+    /// How agents answer for the health of pods; none: they do not.
+    pub pod_health: Option<PodHealth>,
+}
+
+/// How agents answer for the health of pods (K-24).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodHealth {
+    /// Port of every node.
+    pub port: u16,
+    /// How long a Service waits for the agents of its nodes before its pods are asked themselves.
+    pub wait: Duration,
 }
 
 /// What to do with cloud objects of ours whose Service is gone.
@@ -131,6 +143,8 @@ pub struct Reconciler<P: Provider> {
     nodes_wake: Notify,
     pools_changed: Notify,
     presence: Mutex<Presence>,
+    /// Services that wait for agents which answer for their pods, since when (K-24).
+    silent: Mutex<BTreeMap<ServiceKey, Time>>,
 }
 
 /// What the reconciler is made of.
@@ -186,6 +200,7 @@ impl<P: Provider> Reconciler<P> {
             nodes_wake: Notify::new(),
             pools_changed: Notify::new(),
             presence: Mutex::default(),
+            silent: Mutex::default(),
         })
     }
 
@@ -193,19 +208,22 @@ impl<P: Provider> Reconciler<P> {
     pub fn take_in(&self, change: impl FnOnce(&mut Index) -> Touched) {
         let (touched, synced, everything) = {
             let mut index = lock(&self.index);
-            let agents = index.agents_version();
+            let (agents, offers) = (index.agents_version(), index.offers_version());
             let touched = change(&mut index);
             if index.agents_version() != agents {
                 self.note_agents(&index);
             }
             let everything = touched == Touched::All;
-            let services = match touched {
+            let mut services = match touched {
                 Touched::Services(services) => services,
                 Touched::All => {
                     self.pools_changed.notify_one();
                     self.concerned(&index)
                 }
             };
+            if index.offers_version() != offers {
+                services.extend(lock(&self.silent).keys().cloned());
+            }
             (services, index.is_synced(), everything)
         };
         if everything {

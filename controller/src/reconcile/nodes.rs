@@ -158,7 +158,12 @@ impl<P: Provider> Reconciler<P> {
     pub(super) fn note_agents(&self, index: &Index) {
         let nodes = index.nodes().map(|node| node.name.clone()).collect();
         let now = self.clock.now();
-        lock(&self.presence).update(&nodes, &index.ready_agents(), now);
+        let agents = index.ready_agents();
+        lock(&self.presence).update(&nodes, &agents, now);
+        let untold = agents
+            .into_iter()
+            .filter(|node| index.node_targets(node).is_none());
+        self.nodes_due(untold.collect(), MERGE);
         self.nodes_wake.notify_one();
     }
 
@@ -186,7 +191,8 @@ impl<P: Provider> Reconciler<P> {
             self.measure_agents();
             if self.clock.now() >= compare_at {
                 // Somebody may have changed or deleted an object: written only where it differs (C-14).
-                let all = lock(&self.register).nodes();
+                let mut all = lock(&self.index).ready_agents();
+                all.extend(lock(&self.register).nodes());
                 self.nodes_due(all, MERGE);
                 compare_at = self
                     .next_sweep(self.clock.now())
@@ -233,9 +239,11 @@ impl<P: Provider> Reconciler<P> {
 
     async fn tell_node(&self, node: &NodeName) -> Result<(), WriteError> {
         let install = &self.settings.claim.install;
+        let agent;
         let (object, exists, ranges) = {
             let index = lock(&self.index);
             let object = index.node_targets(node).cloned();
+            agent = index.ready_agents().contains(node);
             (object, index.has_node(node), self.ranges(&index))
         };
         let there = object.as_ref().and_then(|o| o.spec.installs.get(install));
@@ -258,7 +266,8 @@ impl<P: Provider> Reconciler<P> {
         };
         let nothing =
             wanted.targets.is_empty() && wanted.local.is_empty() && wanted.vips.is_empty();
-        if there == Some(&wanted) || (there.is_none() && nothing) {
+        // An agent says in its object what it can do, which has to be known before anything of it is asked (K-24).
+        if there == Some(&wanted) || (there.is_none() && nothing && !agent) {
             return Ok(());
         }
         let entries = BTreeMap::from([(install.clone(), wanted)]);

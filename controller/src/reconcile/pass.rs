@@ -96,6 +96,7 @@ impl<P: Provider> Reconciler<P> {
         let looks = [
             self.provider.next_look(shard, &intents, &seen, now),
             next_try,
+            self.agents_awaited(&cases),
             self.say(shard, &cases, &intents, memory).await,
             self.second_look(&intents, &seen, memory).await,
             self.clean_up(&cases, &mark, &seen, memory).await,

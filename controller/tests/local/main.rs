@@ -12,6 +12,7 @@ mod bad_input;
 mod documented;
 mod gitops;
 mod leaders;
+mod pod_health;
 mod world;
 
 use std::collections::BTreeMap;

@@ -25,7 +25,7 @@ use onehop_controller::cloud::local::{Local, plan, resolve::NodeProxy};
 use onehop_controller::lease::{Election, Lost, Timing};
 use onehop_controller::node_targets::Ranges;
 use onehop_controller::policy::Policies;
-use onehop_controller::reconcile::{Orphans, Settings};
+use onehop_controller::reconcile::{Orphans, PodHealth, Settings};
 use onehop_controller::snapshot::{Claim, Classless};
 use onehop_core::crd::{AddressPool, LoadBalancer};
 use onehop_core::id::InstallId;
@@ -67,6 +67,7 @@ pub(crate) struct Tune {
     pub(crate) sweep: Duration,
     pub(crate) orphans: Orphans,
     pub(crate) orphan_grace: Duration,
+    pub(crate) pod_health: Option<PodHealth>,
     /// Its clock.
     pub(crate) clock: Clock,
 }
@@ -203,6 +204,7 @@ impl World {
                 sweep: Duration::from_mins(1),
                 orphans: Orphans::Report,
                 orphan_grace: Duration::ZERO,
+                pod_health: None,
                 clock,
             },
             _driver: driver,
@@ -315,6 +317,7 @@ impl World {
                 ranges: Ranges::default(),
                 orphans: self.tune.orphans,
                 orphan_grace: self.tune.orphan_grace,
+                pod_health: self.tune.pod_health,
             },
             metrics: metrics.clone(),
             election,
@@ -379,6 +382,8 @@ impl World {
         command
             .args(["--provider", "local", "--install-id", "demo-local"])
             .args(["--local-endpoint", &self.url, "--switch-tail-seconds", "1"])
+            // There are no agents here.
+            .args(["--pod-health-port", "0"])
             // One replica after the other: the next one need not wait for the Lease of the last.
             .arg("--leader-elect=false")
             .env("ONEHOP_METRICS_ADDRESS", "127.0.0.1:0")

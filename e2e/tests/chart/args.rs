@@ -46,7 +46,7 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
     let values = with(json!({
         "installId": "blue", "loadBalancerClass": ["example.com/a"], "claimClassless": true, "metricsPort": 9080, "healthPort": 9081,
         "leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s", "retryPeriod": "1s"},
-        "agent": {"clusterCIDR": ["10.244.0.0/16"], "nodePortAddresses": ["all"], "masqueradeAll": true, "masqueradeBit": 15},
+        "agent": {"clusterCIDR": ["10.244.0.0/16"], "nodePortAddresses": ["all"], "masqueradeAll": true, "masqueradeBit": 15, "podHealthPort": 10291},
     }));
     let rendered = chart.render(&values)?;
     let config = controller_config(rendered.controller()?)?;
@@ -64,6 +64,8 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
         (config.metrics_address.port(), config.health_address.port()),
         (9080, 9081)
     );
+    let asked = config.settings.pod_health.map(|of| of.port);
+    assert_eq!(asked, Some(10291), "ZD-35");
     let election = config.election.context("an election")?;
     assert_eq!(election.namespace.as_deref(), Some(NAMESPACE));
     // Only this Lease may be read and changed.
@@ -80,6 +82,7 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
     assert_eq!(config.nodeport_addresses, agent::NodePortAddresses::All);
     assert!(config.masquerade_all);
     assert_eq!(config.masquerade_mark, 1 << 15);
+    assert_eq!(config.pod_health_port, Some(10291), "ZD-35");
     Ok(())
 }
 

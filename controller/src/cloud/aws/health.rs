@@ -1,7 +1,7 @@
 //! Health checks: what annotations say, else the default of the class (crd.md section 6, AWS-074 to
 //! AWS-079, AWS-092, AWS-093). Pure.
 
-use onehop_core::crd::{HealthBy, HealthCheck, HealthProtocol, TargetMode};
+use onehop_core::crd::{HealthBy, HealthCheck, HealthProtocol, LoadBalancerPort, TargetMode};
 use onehop_core::id::Protocol;
 use onehop_core::service::{ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
 
@@ -93,8 +93,7 @@ fn of(by: HealthBy, port: Option<u16>, path: Option<&str>, numbers: Numbers) -> 
     }
 }
 
-/// AWS-092, AWS-093. Pod health by the agent needs the agent's own port; until agents answer it, pods are
-/// asked at the traffic port, and UDP ones at the node's health where there is no TCP to ask.
+/// AWS-092, AWS-093, where agents do not answer for pods (K-24): then pods are asked at the traffic port, and UDP ones at the node's health where there is no TCP to ask.
 fn own(
     settings: &Settings,
     service: &ServiceSpec,
@@ -122,6 +121,17 @@ fn own(
         (_, Some(port)) => http(HealthBy::Local, port),
         (_, None) => http(HealthBy::Node, node_health_port(settings.proxy, service)),
     }
+}
+
+/// The check of a pod port of our own class that no annotation describes: agents may answer it. A peer's class keeps the
+/// peer's (crd.md section 6).
+pub(super) fn agent_check(service: &ServiceSpec, port: &LoadBalancerPort) -> Option<HealthCheck> {
+    let own = Settings::flavour(service.class.as_deref()) == Flavour::Own;
+    let health = port
+        .health
+        .clone()
+        .filter(|_| own && port.mode == TargetMode::Pod)?;
+    matches!(health.by, HealthBy::Traffic | HealthBy::Agent).then_some(health)
 }
 
 /// The peer's defaults, exactly: its names hash them.

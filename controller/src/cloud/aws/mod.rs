@@ -23,7 +23,9 @@ mod wanted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
+use onehop_core::crd::{
+    AddressPool, AddressPoolStatus, HealthCheck, LoadBalancerPort, LoadBalancerSpec,
+};
 use onehop_core::id::{Cidr, PortKey, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
@@ -72,6 +74,10 @@ impl Provider for Aws {
 
     fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution {
         resolve::resolve(&self.settings, service, last_good)
+    }
+
+    fn agent_check(&self, service: &ServiceSpec, port: &LoadBalancerPort) -> Option<HealthCheck> {
+        health::agent_check(service, port)
     }
 
     fn place(

@@ -19,7 +19,9 @@ pub mod wanted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
+use onehop_core::crd::{
+    AddressPool, AddressPoolStatus, HealthCheck, LoadBalancerPort, LoadBalancerSpec, TargetMode,
+};
 use onehop_core::id::{IpFamily, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
@@ -75,6 +77,10 @@ impl Provider for Local {
 
     fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution {
         resolve::resolve(self.proxy, service, last_good)
+    }
+
+    fn agent_check(&self, _service: &ServiceSpec, port: &LoadBalancerPort) -> Option<HealthCheck> {
+        (port.mode == TargetMode::Pod).then(resolve::agent_check)
     }
 
     fn place(

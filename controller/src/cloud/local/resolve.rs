@@ -216,14 +216,13 @@ fn nobody_forwards(service: &ServiceSpec) -> Option<Obstacle> {
     Some(Obstacle::NobodyForwards(message))
 }
 
-/// crd.md section 6, the row of our own classes. Pod health by the agent needs the guard's channel.
-fn health(
-    proxy: NodeProxy,
-    service: &ServiceSpec,
-    port: &ServicePort,
-    mode: TargetMode,
-) -> Option<HealthCheck> {
-    let check = |by, protocol, port: Option<u16>, path: Option<&str>| HealthCheck {
+fn check(
+    by: HealthBy,
+    protocol: HealthProtocol,
+    port: Option<u16>,
+    path: Option<&str>,
+) -> HealthCheck {
+    HealthCheck {
         by,
         protocol,
         port,
@@ -232,7 +231,21 @@ fn health(
         timeout_seconds: 2,
         healthy: 1,
         unhealthy: 2,
-    };
+    }
+}
+
+/// The check of a pod port by agents, which say where and what is asked.
+pub(super) fn agent_check() -> HealthCheck {
+    check(HealthBy::Agent, HealthProtocol::Http, None, None)
+}
+
+/// crd.md section 6, the row of our own classes where agents do not answer for pods.
+fn health(
+    proxy: NodeProxy,
+    service: &ServiceSpec,
+    port: &ServicePort,
+    mode: TargetMode,
+) -> Option<HealthCheck> {
     let http = |by, port| check(by, HealthProtocol::Http, Some(port), Some(NODE_HEALTH_PATH));
     match (
         mode,

@@ -49,6 +49,8 @@ pub enum Guard {
 pub enum State {
     /// Ready: to be registered.
     Ready,
+    /// Ready, while nobody answers the health check of its group on its node yet: registered later (K-24).
+    Waiting,
     /// Alive and not ready: readiness is carried by LB health where that asks the target (ZD-82).
     NotReady,
     /// Alive and to be replaced, since its node is going (ZD-76); counts as one of the desired number.

@@ -1,6 +1,6 @@
 //! Target groups of a stack: kind, name, check, attributes.
 
-use onehop_core::crd::{HealthProtocol, LoadBalancerPort, TargetMode};
+use onehop_core::crd::{HealthBy, HealthProtocol, LoadBalancerPort, MembershipPolicy, TargetMode};
 use onehop_core::id::IpFamily;
 
 use super::{Builder, GroupSpec};
@@ -9,6 +9,7 @@ use crate::cloud::aws::model::{
 };
 use crate::cloud::aws::names::GroupHash;
 
+const CUT_UNHEALTHY: &str = "target_health_state.unhealthy.connection_termination.enabled";
 const PROXY: &str = "proxy_protocol_v2.enabled";
 
 /// The word of the API for a mode.
@@ -106,6 +107,15 @@ impl Builder<'_> {
         let mut all = self.wishes.group_attributes.clone();
         let of_port = self.wishes.group_attributes_of.get(&port.port);
         all.extend(of_port.cloned().unwrap_or_default());
+        let by_agent = port
+            .health
+            .as_ref()
+            .is_some_and(|h| h.by == HealthBy::Agent);
+        if by_agent && self.intent.spec.membership.policy == MembershipPolicy::ZeroDrop {
+            // AWS-613, ZD-33: health fails before the target leaves, and that must not cut its flows.
+            all.entry(CUT_UNHEALTHY.to_owned())
+                .or_insert_with(|| "false".to_owned());
+        }
         let proxy = &self.wishes.proxy;
         let said = if proxy.everywhere {
             Some(true)

@@ -79,3 +79,42 @@ fn aws092_aws093_checks_of_our_own_class() {
     let expected = (CheckProtocol::Tcp, None, None, (10, 10, 3, 3));
     assert_eq!(own(tls_service()), expected, "AWS-093");
 }
+
+#[test]
+fn aws613_zd33_a_pod_that_agents_answer_for_keeps_its_flows_when_its_health_fails() {
+    use crate::cloud::aws::{health, resolve::resolve, testkit};
+    use crate::plan::{membership::State, pod_health::by_agent};
+    const KEY: &str = "target_health_state.unhealthy.connection_termination.enabled";
+    let group_of = |service: &ServiceSpec| {
+        let resolution = resolve(&settings(), service, None);
+        let mut intent = testkit::intent(service, resolution, &[(1, State::Ready)]);
+        let port = &mut intent.spec.ports[0];
+        let at = (&port.key(), 10290);
+        let check = health::agent_check(service, port)?;
+        let check = by_agent(&check, &"e2e".into(), &service.key, at);
+        port.health = Some(check);
+        let stack = build(&settings(), &intent, &one(), Live { balancer: None });
+        Some(stack.unwrap().listeners[0].1.clone())
+    };
+    let mut service = tls_service();
+    assert!(
+        group_of(&service).is_none(),
+        "the peer's class keeps its checks"
+    );
+    service.class = Some("onehop.dev/aws".to_owned());
+    let group = group_of(&service).unwrap();
+    assert_eq!(group.attributes[KEY], "false", "AWS-613, ZD-33");
+    let path = format!("/t/e2e/default/{}/p80", service.key.name);
+    assert_eq!(group.check.path, Some(path), "K-28");
+    let check = (group.check.protocol, group.check.port);
+    assert_eq!(check, (CheckProtocol::Http, Some(10290)));
+    let attributes = "aws-load-balancer-target-group-attributes";
+    let forced = annotated(service.clone(), &[(attributes, &format!("{KEY}=true"))]);
+    assert_eq!(
+        group_of(&forced).unwrap().attributes[KEY],
+        "true",
+        "the user's word"
+    );
+    let explicit = [("aws-load-balancer-healthcheck-port", "9000")];
+    assert!(group_of(&annotated(service, &explicit)).is_none(), "ZD-32");
+}

@@ -1,0 +1,91 @@
+//! Health of pods answered by agents: who waits for whom, and for how long (K-24).
+
+use std::time::Duration;
+
+use e2e_cloud::engine::Operation;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use onehop_controller::reconcile::PodHealth;
+use onehop_core::crd::{HealthBy, HealthCheck, LoadBalancer, NodeTargets, TargetHealth};
+use serde_json::json;
+
+use crate::world::World;
+use crate::{FIRST, POOL, has_address, pod_mode};
+
+async fn world(wait: Duration) -> World {
+    let mut world = World::start(POOL).await;
+    world.tune.pod_health = Some(PodHealth { port: 10290, wait });
+    world
+}
+
+/// The agent of `node-1` says that it answers for pods.
+async fn agent_answers(world: &World) {
+    let objects: Api<NodeTargets> = Api::all(world.admin());
+    let object = json!({ "metadata": { "name": "node-1" }, "spec": {} });
+    let object = serde_json::from_value(object).unwrap();
+    objects
+        .create(&PostParams::default(), &object)
+        .await
+        .unwrap();
+    let said = json!({ "status": { "features": ["guard", "podHealth", "serviceProxy"] } });
+    let params = PatchParams::default();
+    objects
+        .patch_status("node-1", &params, &Patch::Merge(said))
+        .await
+        .unwrap();
+}
+
+async fn check(world: &World) -> HealthCheck {
+    let object = world.api::<LoadBalancer>().get("web").await.unwrap();
+    object.spec.ports[0].health.clone().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k24_a_pod_is_registered_once_an_agent_answers_for_it() {
+    let world = world(Duration::from_hours(1)).await;
+    let controller = world.controller();
+    world.endpoints("web", &[1], &[]).await;
+    world.service("web", pod_mode()).await;
+    let said = async |w: &World| {
+        let condition = w.condition("web").await;
+        condition.is_some_and(|c| c.message.contains("node-1"))
+    };
+    world
+        .eventually("K-24: a condition names the node", said)
+        .await;
+    assert_eq!(world.writes(Operation::RegisterTargets), 0, "K-24");
+    agent_answers(&world).await;
+    let registered = async |w: &World| w.writes(Operation::RegisterTargets) == 1;
+    world.eventually("it is registered", registered).await;
+    has_address(&world, "web", FIRST).await;
+    let check = check(&world).await;
+    assert_eq!((check.by, check.port), (HealthBy::Agent, Some(10290)));
+    let path = check.path.unwrap();
+    assert_eq!(path, "/t/demo-local/default/web/http", "K-28");
+    let told = async |w: &World| {
+        let objects: Api<NodeTargets> = Api::all(w.admin());
+        let object = objects.get("node-1").await.unwrap();
+        let mut targets = object.spec.installs.values().flat_map(|i| &i.targets);
+        targets.any(|target| target.health == TargetHealth::Agent)
+    };
+    world.eventually("the agent is told", told).await;
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k24_where_no_agent_comes_pods_are_asked_themselves_and_k40_that_stays_so() {
+    let world = world(Duration::from_secs(1)).await;
+    let controller = world.controller();
+    world.endpoints("web", &[1], &[]).await;
+    world.service("web", pod_mode()).await;
+    let registered = async |w: &World| w.writes(Operation::RegisterTargets) == 1;
+    world.eventually("K-24: it is registered", registered).await;
+    has_address(&world, "web", FIRST).await;
+    assert_eq!(check(&world).await.by, HealthBy::Traffic, "K-24");
+    agent_answers(&world).await;
+    world.endpoints("web", &[1, 2], &[]).await;
+    let both = async |w: &World| w.writes(Operation::RegisterTargets) == 2;
+    world.eventually("the second one is registered", both).await;
+    assert_eq!(check(&world).await.by, HealthBy::Traffic, "K-40");
+    controller.stop().await;
+}
