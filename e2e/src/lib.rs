@@ -5,6 +5,7 @@
 // A harness reports to people on stdout, and a broken world should stop its test at once.
 #![allow(clippy::print_stdout)]
 
+pub mod bench;
 pub mod chart;
 pub mod controlplane;
 pub mod demo;

@@ -30,6 +30,8 @@ pub struct RolloutReport {
     pub failed: usize,
     /// SYN segments that the client had to send again.
     pub syn_retx: u64,
+    /// Longest time between two answers to TCP requests, in ms of the wall.
+    pub longest_gap_ms: u64,
     /// Connections begun as a share of rate times time.
     pub kept_rate: f64,
     /// How many times faster than the wall cloud and pods ran; times below are theirs (FC-07).
@@ -99,6 +101,7 @@ impl Rollout<'_> {
             failed: failures.len(),
             syn_retx: syn_retransmissions(world.client.netns())?.saturating_sub(retransmitted),
             kept_rate: tcp.kept_rate(TCP_PER_SECOND),
+            longest_gap_ms: millis(tcp.longest_gap()),
             failures,
             speed,
             rollout_ms: millis(took * speed),

@@ -58,6 +58,15 @@ impl Ledger {
             .filter_map(|a| Some(&a.outcome.as_ref().ok()?.0))
     }
 
+    /// Longest time between two answers.
+    pub fn longest_gap(&self) -> Duration {
+        let answered = self.attempts.iter().filter(|a| a.outcome.is_ok());
+        let mut times: Vec<Time> = answered.map(|a| a.ended).collect();
+        times.sort_unstable();
+        let gaps = times.windows(2).map(|pair| pair[1].since(pair[0]));
+        gaps.max().unwrap_or_default()
+    }
+
     /// Requests begun, as a share of what the rate and the time ask for. A load that cannot keep its rate hides losses.
     pub fn kept_rate(&self, per_second: u32) -> f64 {
         let Some((first, last)) = self.span else {

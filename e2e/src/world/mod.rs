@@ -85,6 +85,14 @@ impl Proxy {
         }
     }
 
+    /// The port on which agents answer for pods; 0 where there are none.
+    const fn pod_health_port(self) -> u16 {
+        match self {
+            Self::Beside | Self::Replace => 10290,
+            Self::KubeProxy => 0,
+        }
+    }
+
     /// The controller's flag: who answers for a node without our label.
     const fn controller_flag(self) -> &'static str {
         match self {

@@ -213,6 +213,10 @@ impl ControllerStart<'_> {
         let args = [
             ("--install-id", INSTALL_ID.to_owned()),
             ("--proxy", self.proxy.controller_flag().to_owned()),
+            (
+                "--pod-health-port",
+                self.proxy.pod_health_port().to_string(),
+            ),
             ("--switch-tail-seconds", switch_tail.to_string()),
             ("--kubeconfig", kubeconfig.to_string_lossy().into_owned()),
         ];

@@ -3,7 +3,7 @@
 
 use crate::support::{PodOnA, READY_WITHIN, world_with_pod_on_a};
 use anyhow::{Context, Result};
-use e2e_cloud::engine::{Faults, TargetState};
+use e2e_cloud::engine::{Engine, Faults, TargetState};
 use nix::sys::signal::Signal;
 use onehop_e2e::world::{Cluster, OnTerm, POD_PORT, ServiceManifest, eventually, pod};
 use serde_json::{Value, json};
@@ -106,9 +106,12 @@ async fn fc103_a_target_deregistered_before_the_one_that_replaces_it_fails_its_w
     // One that stays, so that the Service is never without a target.
     new_pod(&world, "stays").await?;
     eventually(&world.clock, "two targets", WITHIN, async || {
-        match world.registered_addresses().len() {
-            2 => Ok(()),
-            other => Err(format!("{other} targets")),
+        let inventory = world.cloud.look(Engine::inventory);
+        let targets = inventory.groups.iter().flat_map(|(_, targets)| targets);
+        // Each for TCP and for UDP.
+        match targets.filter(|t| t.state == TargetState::Healthy).count() {
+            4 => Ok(()),
+            other => Err(format!("{other} healthy targets")),
         }
     })
     .await?;

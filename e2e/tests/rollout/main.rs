@@ -2,12 +2,14 @@
 
 mod agent_killed;
 mod aws;
+mod cells;
 mod changes;
 mod controller_killed;
 mod graceful;
 mod guard;
 mod instant;
 mod leader_changes;
+mod pod_health;
 mod promise;
 mod scaled;
 mod support;
