@@ -93,7 +93,8 @@ fn of(by: HealthBy, port: Option<u16>, path: Option<&str>, numbers: Numbers) -> 
     }
 }
 
-/// AWS-092, AWS-093, where agents do not answer for pods (K-24): then pods are asked at the traffic port, and UDP ones at the node's health where there is no TCP to ask.
+/// AWS-092, AWS-093, where agents do not answer for pods (K-24): then pods are asked at the traffic port, and UDP ones at
+/// the node's health where there is no TCP to ask.
 fn own(
     settings: &Settings,
     service: &ServiceSpec,
