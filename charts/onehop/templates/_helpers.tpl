@@ -105,6 +105,9 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- end }}
 {{- if eq .Values.provider "aws" }}
 - --aws-vpc-id={{ .Values.vpcId }}
+{{- if .Values.lbcServiceControllerDisabled }}
+- --lbc-service-controller-disabled
+{{- end }}
 {{- end }}
 {{- range splitList "\n" (include "onehop.classes" .) }}
 {{- if . }}
@@ -143,6 +146,10 @@ capabilities:
 {{- end -}}
 {{- if and (eq .Values.provider "aws") (not .Values.vpcId) -}}
 {{- fail "vpcId is required with provider aws: give the id of the cluster's VPC (vpc-…)." -}}
+{{- end -}}
+{{- $peer := or .Values.claimClassless (has "service.k8s.aws/nlb" (splitList "\n" (include "onehop.classes" .))) -}}
+{{- if and (eq .Values.provider "aws") $peer (not .Values.lbcServiceControllerDisabled) -}}
+{{- fail "lbcServiceControllerDisabled is required to claim Services of aws-load-balancer-controller or without a class: run that controller with feature gate EnableServiceController=false, or not at all, and say so." -}}
 {{- end -}}
 {{- if and .Values.agent.enabled (eq .Values.agent.mode "replace") (not .Values.agent.apiServer.host) -}}
 {{- fail "agent.apiServer.host is required with agent.mode replace: give an address of the API server that needs no Service." -}}

@@ -254,9 +254,9 @@ async fn c110_dashboards_ask_for_metrics_that_exist() -> Result<()> {
                 let (of, label) = inner.rsplit_once(',').context("a metric and a label")?;
                 let mut found = uses(of);
                 let label = label.trim().trim_end_matches(')').to_owned();
-                found.iter_mut().for_each(|one| {
+                for one in &mut found {
                     one.labels.insert(label.clone());
-                });
+                }
                 asked.extend(found);
             }
             assert!(asked.len() > 5, "{file}");

@@ -142,7 +142,7 @@ fn unknown(path: &str, schema: &Value, values: &Value, found: &mut Vec<String>) 
         match values.get(key) {
             Some(value) => unknown(&path, inner, value, found),
             // Helm's own, and what is an empty map or list by default.
-            None if path == ".global" || !strict || values == &json!({}) => {}
+            None if path == ".global" || !strict || *values == json!({}) => {}
             None => found.push(path),
         }
     }

@@ -17,7 +17,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use onehop_e2e::{
     chart::{Chart, NAMESPACE, minimal_values},
@@ -179,7 +179,7 @@ impl Site {
         let services: Api<Service> = self.plane.objects.api();
         let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         services.patch(name, &PatchParams::default(), &none).await?;
-        services.delete(name, &Default::default()).await?;
+        services.delete(name, &DeleteParams::default()).await?;
         Ok(())
     }
 }
@@ -319,7 +319,12 @@ async fn c72_ct05_the_api_server_takes_every_rendering_and_example_strictly() ->
     .await?;
     for set in sets()? {
         let rendered = chart.render(&set.values)?;
-        let known: Vec<Value> = rendered.objects().iter().filter(known).cloned().collect();
+        let known: Vec<Value> = rendered
+            .objects()
+            .iter()
+            .filter(|o| known(o))
+            .cloned()
+            .collect();
         let args = ["apply", "--dry-run=server", "--validate=strict", "-f", "-"];
         let namespaces = known
             .iter()
@@ -335,7 +340,7 @@ async fn c72_ct05_the_api_server_takes_every_rendering_and_example_strictly() ->
     let mut count = 0;
     for folder in examples()? {
         let all = objects(&folder)?.into_iter().map(|(_, object)| object);
-        let known: Vec<Value> = all.filter(|object| known(&object)).collect();
+        let known: Vec<Value> = all.filter(known).collect();
         let args = ["apply", "--server-side", "--validate=strict", "-f", "-"];
         site.user
             .kubectl(&args, &known)
@@ -350,7 +355,7 @@ async fn c72_ct05_the_api_server_takes_every_rendering_and_example_strictly() ->
     site.end()
 }
 
-fn known(object: &&Value) -> bool {
+fn known(object: &Value) -> bool {
     object["kind"]
         .as_str()
         .is_some_and(|kind| !FOREIGN.contains(&kind))

@@ -1,6 +1,6 @@
 //! Values that must be refused, each with one sentence that names the value.
 
-use crate::sets::with;
+use crate::sets::{aws, overlay, with};
 use anyhow::Result;
 use onehop_e2e::chart::Chart;
 use serde_json::{Value, json};
@@ -42,6 +42,14 @@ fn c51_ct03_required_values_are_named() -> Result<()> {
         &json!({"clusterName": "demo", "provider": "aws"}),
         "vpcId is required with provider aws",
     )?;
+    for claim in [
+        json!({"claimClassless": true}),
+        json!({"loadBalancerClass": "service.k8s.aws/nlb"}),
+    ] {
+        let mut values = aws();
+        overlay(&mut values, &claim);
+        refused(&values, "lbcServiceControllerDisabled is required to claim")?;
+    }
     refused(
         &with(json!({"agent": {"detectLocalMode": "BridgeInterface"}})),
         "agent.podBridgeInterface is required with agent.detectLocalMode BridgeInterface",

@@ -83,7 +83,7 @@ pub(crate) fn sets() -> Result<Vec<Set>> {
         ("types_go_too", with(json!({"crds": {"keep": false}}))),
         (
             "take_over",
-            with(json!({"claimClassless": true, "loadBalancerClass": "service.k8s.aws/nlb"})),
+            with(json!({"claimClassless": true, "loadBalancerClass": "example.com/other"})),
         ),
         (
             "detector",
@@ -101,7 +101,16 @@ pub(crate) fn sets() -> Result<Vec<Set>> {
         ),
         ("host_network", with(json!({"hostNetwork": true}))),
     ];
+    let mut take_over = aws();
+    let claims = json!({
+        "claimClassless": true, "loadBalancerClass": "service.k8s.aws/nlb", "lbcServiceControllerDisabled": true,
+    });
+    overlay(&mut take_over, &claims);
     let mut sets = golden()?;
+    sets.push(Set {
+        name: "take_over_from_a_peer".to_owned(),
+        values: take_over,
+    });
     sets.extend(more.map(|(name, values)| Set {
         name: name.to_owned(),
         values,

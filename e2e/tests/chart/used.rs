@@ -6,7 +6,7 @@ use anyhow::Result;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::{
     Api,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use onehop_core::crd::{AddressPool, NodeTargets};
 use onehop_e2e::{
@@ -47,7 +47,7 @@ async fn life() -> Result<World> {
     let events: Api<Event> = objects.api();
     eventually(&world.clock, "an agent's event", WITHIN, async || {
         let all = events
-            .list(&Default::default())
+            .list(&ListParams::default())
             .await
             .map_err(|e| e.to_string())?;
         let mut reasons = all.items.into_iter().filter_map(|event| event.reason);
