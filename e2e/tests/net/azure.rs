@@ -35,11 +35,11 @@ async fn world() -> Result<World> {
 }
 
 async fn ready_pod(world: &World, name: &str, node: &str) -> Result<()> {
-    world
-        .objects
-        .create(pod(name, "web", node, OnTerm::Exit))
-        .await?;
-    world.objects.pod_ready("default", name, READY_WITHIN).await
+    let pod = pod(name, "web", node, OnTerm::Exit);
+    world.objects.create(pod).await?;
+    let objects = &world.objects;
+    objects.pod_ready("default", name, READY_WITHIN).await?;
+    Ok(())
 }
 
 /// Applies a Service and waits until a client outside gets an answer through its load balancer, and every target has a
