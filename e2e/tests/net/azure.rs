@@ -16,7 +16,7 @@ use serde_json::json;
 use std::{net::SocketAddr, time::Duration};
 
 const PREFIX: &str = "service.beta.kubernetes.io/azure-";
-const GONE_WITHIN: Duration = Duration::from_secs(60);
+const GONE_WITHIN: Duration = Duration::from_mins(1);
 
 fn web() -> ServiceManifest {
     ServiceManifest::load_balancer("web", "web")
