@@ -29,7 +29,7 @@ fn judged(documents: &[(String, Value)]) -> String {
     let python = std::env::var(JUDGE).unwrap_or_else(|_| {
         panic!("{JUDGE} names no Python with azure-mgmt-network: run ./e2e/run test wire")
     });
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/judges/azure_bodies.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/wire/azure_bodies.py");
     let mut child = Command::new(python)
         .arg(script)
         .stdin(Stdio::piped())
