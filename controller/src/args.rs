@@ -2,6 +2,7 @@
 //! environment variable of the same name.
 
 mod aws;
+mod azure;
 mod election;
 
 use std::collections::BTreeSet;
@@ -16,6 +17,8 @@ use reqwest::Url;
 
 use self::aws::AwsArgs;
 pub use self::aws::{AwsArgsError, AwsConfig};
+use self::azure::AzureArgs;
+pub use self::azure::{AzureArgsError, AzureConfig};
 use self::election::ElectionArgs;
 pub use self::election::{ElectionConfig, ElectionError};
 use crate::cloud::local::plan;
@@ -46,7 +49,8 @@ pub struct Args {
     #[arg(long, env = "ONEHOP_CLAIM_CLASSLESS")]
     claim_classless: bool,
     /// What annotations may ask for, by namespace: a JSON list of rules, of which the first that chooses a namespace
-    /// holds there: [{"name", "namespaceSelector", "addressPools", "sharingAcrossNamespaces"}].
+    /// holds there: [{"name", "namespaceSelector", "addressPools", "sharingAcrossNamespaces", "internetFacing", "subnets",
+    /// "publicIPs", "publicIPPrefixes", "resourceGroups"}].
     #[arg(long, env = "ONEHOP_POLICIES")]
     policies: Option<String>,
     /// The local cloud's URL (provider local).
@@ -95,6 +99,8 @@ pub struct Args {
     #[command(flatten)]
     aws: AwsArgs,
     #[command(flatten)]
+    azure: AzureArgs,
+    #[command(flatten)]
     election: ElectionArgs,
     /// Log filter.
     #[arg(long, env = "ONEHOP_LOG", default_value = "info")]
@@ -113,6 +119,8 @@ enum ProviderName {
     Local,
     /// AWS: Network Load Balancers.
     Aws,
+    /// Azure: Standard Load Balancers.
+    Azure,
 }
 
 impl ProviderName {
@@ -120,6 +128,7 @@ impl ProviderName {
         match self {
             Self::Local => "local",
             Self::Aws => "aws",
+            Self::Azure => "azure",
         }
     }
 }
@@ -158,6 +167,8 @@ pub struct Config {
     pub endpoint: Option<Url>,
     /// Of provider aws, if that is it.
     pub aws: Option<AwsConfig>,
+    /// Of provider azure, if that is it.
+    pub azure: Option<AzureConfig>,
     /// Of the local provider's planner.
     pub local: plan::Settings,
     /// What Services of the local provider get that do not say it themselves.
@@ -195,6 +206,9 @@ pub enum ArgsError {
     /// Flags of provider aws.
     #[error(transparent)]
     Aws(#[from] AwsArgsError),
+    /// Flags of provider azure.
+    #[error(transparent)]
+    Azure(#[from] AzureArgsError),
     /// The policies make no sense.
     #[error(transparent)]
     Policies(#[from] PolicyError),
@@ -220,19 +234,28 @@ impl Args {
         });
         let switch_tail = seconds("switch-tail-seconds", self.switch_tail_seconds)?;
         let cluster = self.cluster_name.as_ref();
-        let aws = match self.provider {
-            ProviderName::Local => None,
+        let (mut aws, mut azure) = (None, None);
+        match self.provider {
+            ProviderName::Local => {}
+            // Whether the install can go is not asked of the cloud, so neither places nor an identity are needed.
+            ProviderName::Azure if self.uninstall_check => {}
             ProviderName::Aws => {
                 self.aws.check_claims(&classes, self.claim_classless)?;
-                let mut aws = self
-                    .aws
-                    .resolve(install.clone(), cluster, proxy, switch_tail)?;
-                aws.settings.membership = membership;
-                Some(aws)
+                let mut resolved =
+                    self.aws
+                        .resolve(install.clone(), cluster, proxy, switch_tail)?;
+                resolved.settings.membership = membership;
+                aws = Some(resolved);
             }
-        };
+            ProviderName::Azure => {
+                azure = Some(
+                    self.azure
+                        .resolve(install.clone(), cluster, proxy, switch_tail)?,
+                );
+            }
+        }
         let mut endpoint = self.local_endpoint;
-        if endpoint.is_none() && aws.is_none() {
+        if endpoint.is_none() && self.provider == ProviderName::Local {
             return Err(ArgsError::NoEndpoint);
         }
         // Paths are joined to it, which would replace its last part.
@@ -248,6 +271,7 @@ impl Args {
             },
             endpoint,
             aws,
+            azure,
             local: plan::Settings {
                 install: install.clone(),
                 switch_tail,

@@ -151,6 +151,13 @@ capabilities:
 {{- if and (eq .Values.provider "aws") $peer (not .Values.lbcServiceControllerDisabled) -}}
 {{- fail "lbcServiceControllerDisabled is required to claim Services of aws-load-balancer-controller or without a class: run that controller with feature gate EnableServiceController=false, or not at all, and say so." -}}
 {{- end -}}
+{{- if and (eq .Values.provider "azure") (not .Values.azure.cloudConfigSecret) -}}
+{{- range $key := list "subscriptionId" "location" "resourceGroup" "vnet" "subnet" "tenantId" "clientId" -}}
+{{- if not (index $.Values.azure $key) -}}
+{{- fail (printf "azure.%s is required with provider azure, unless azure.cloudConfigSecret names a Secret with the cloud config." $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.agent.enabled (eq .Values.agent.mode "replace") (not .Values.agent.apiServer.host) -}}
 {{- fail "agent.apiServer.host is required with agent.mode replace: give an address of the API server that needs no Service." -}}
 {{- end -}}
@@ -172,4 +179,32 @@ capabilities:
 {{- if and .Values.prometheusRule.enabled .Values.agent.enabled (not .Values.agent.podMonitor.enabled) -}}
 {{- fail "agent.podMonitor.enabled is required with prometheusRule.enabled: the alerts are about what it has scraped." -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Whether the controller's identity is a workload identity: the webhook of Azure then gives the pod its token. */}}
+{{- define "onehop.azure.workloadIdentity" -}}
+{{- if and (eq .Values.provider "azure") .Values.azure.clientId -}}true{{- end -}}
+{{- end -}}
+
+{{/* Arguments of provider azure. Takes its values. */}}
+{{- define "onehop.azure.args" -}}
+- --azure-default-target={{ .defaultTarget }}
+{{- if .cloudConfigSecret }}
+- --azure-config=/etc/kubernetes/azure/cloud-config
+{{- end }}
+{{- range $flag, $key := dict "azure-subscription-id" "subscriptionId" "azure-location" "location" "azure-resource-group" "resourceGroup" "azure-load-balancer" "loadBalancer" "azure-vnet" "vnet" "azure-vnet-resource-group" "vnetResourceGroup" "azure-subnet" "subnet" "azure-security-group" "securityGroup" "azure-security-group-resource-group" "securityGroupResourceGroup" "azure-tenant-id" "tenantId" "azure-client-id" "clientId" }}
+{{- with index $ $key }}
+- --{{ $flag }}={{ . }}
+{{- end }}
+{{- end }}
+{{- if .clientId }}
+# Where the webhook of workload identity puts the token.
+- --azure-federated-token-file=/var/run/secrets/azure/tokens/azure-identity-token
+{{- end }}
+{{- with .podPrefixes }}
+- --azure-pod-prefixes={{ join "," . }}
+{{- end }}
+{{- range $key, $value := .tags }}
+- --azure-tags={{ $key }}={{ $value }}
+{{- end }}
 {{- end -}}

@@ -31,7 +31,7 @@ pub struct Args {
     /// Whose APIs the cloud speaks: its own, or those of AWS (EC2 and ELB, Network Load Balancers).
     #[arg(long, value_enum, default_value_t)]
     provider: CloudKind,
-    /// Only this target mode; without it, node and pod, one after the other.
+    /// Only this target mode; without it, node and pod (on Azure vip, node and pod), one after the other.
     #[arg(long, value_enum)]
     mode: Option<Mode>,
     /// Write what was found as JSON to this file.
@@ -75,6 +75,10 @@ impl Mode {
         let name = format!("web-{}", self.name());
         let service = ServiceManifest::load_balancer(&name, DEPLOYMENT).of_cloud(cloud);
         match self {
+            // What nothing says is `vip` there.
+            Self::Node if cloud == CloudKind::Azure => {
+                service.annotated("onehop.dev/target", "node")
+            }
             Self::Node => service,
             Self::Pod => service.pod_mode(),
             Self::Vip => service.vip_mode(),
@@ -155,9 +159,11 @@ fn any_seed() -> u64 {
 
 async fn show(world: &World, args: &Args, seed: u64) -> Result<Report> {
     print::topology(world);
-    let modes = args
-        .mode
-        .map_or_else(|| vec![Mode::Node, Mode::Pod], |mode| vec![mode]);
+    let all = match args.provider {
+        CloudKind::Local | CloudKind::Aws => vec![Mode::Node, Mode::Pod],
+        CloudKind::Azure => vec![Mode::Vip, Mode::Node, Mode::Pod],
+    };
+    let modes = args.mode.map_or(all, |mode| vec![mode]);
     let mut report = Report {
         seed,
         modes: BTreeMap::new(),
@@ -243,14 +249,14 @@ impl<'a> Calls<'a> {
     fn begin(world: &'a World) -> Self {
         Self {
             world,
-            last: world.aws_calls(),
+            last: world.cloud_calls(),
             phases: Vec::new(),
         }
     }
 
     /// Notes what was called since the last phase ended.
     fn end_of(&mut self, phase: &str) {
-        let now = self.world.aws_calls();
+        let now = self.world.cloud_calls();
         let spent = now
             .iter()
             .map(|(call, n)| (call.clone(), n - self.last.get(call).unwrap_or(&0)));

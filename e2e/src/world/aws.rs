@@ -16,7 +16,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::net::Ipv4Addr;
 
 /// Access key of the controller, and its secret.
 pub(super) const KEY: (&str, &str) = ("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY");
@@ -104,12 +104,6 @@ impl World {
     /// AWS, in a world on it.
     pub fn aws(&self) -> Result<&Aws> {
         self.local.aws.as_ref().context("this world is not on AWS")
-    }
-
-    /// Calls of AWS's APIs so far; none in a world that is not on AWS.
-    pub fn aws_calls(&self) -> BTreeMap<String, u64> {
-        let aws = self.local.aws.as_ref();
-        aws.map(Aws::calls).unwrap_or_default()
     }
 
     /// The host name that a Service has got, once it has one.

@@ -39,7 +39,8 @@ impl Recipe {
         let mut command = Command::new(&self.program);
         command
             .args(&self.args)
-            // Only provider aws looks at these, and it must not ask a machine's metadata service.
+            // Only providers aws and azure look at these, and must not ask a machine's metadata service.
+            .envs(super::azure::ENVIRONMENT)
             .envs([
                 ("AWS_ACCESS_KEY_ID", super::aws::KEY.0),
                 ("AWS_SECRET_ACCESS_KEY", super::aws::KEY.1),

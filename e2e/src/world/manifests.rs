@@ -129,6 +129,7 @@ impl ServiceManifest {
         ];
         match cloud {
             CloudKind::Local => self,
+            CloudKind::Azure => self.with("loadBalancerClass", json!("onehop.dev/azure")),
             CloudKind::Aws => annotations.iter().fold(
                 self.with("loadBalancerClass", json!("onehop.dev/aws")),
                 |service, (key, value)| {

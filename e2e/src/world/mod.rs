@@ -3,6 +3,7 @@
 
 mod assertions;
 mod aws;
+mod azure;
 mod cloud_view;
 mod controller;
 mod family;
@@ -144,6 +145,8 @@ pub enum CloudKind {
     Local,
     /// Those of AWS, and it behaves as Network Load Balancers do.
     Aws,
+    /// Those of Azure, and it behaves as Standard Load Balancers do.
+    Azure,
 }
 
 /// How many controllers there are.
@@ -271,6 +274,9 @@ impl World {
         });
         let witness = Witness::start(plane.client(), clock, config.seed);
         let local = LocalCloud::start(&fabric, clock, scale, &config)?;
+        if let Some(authority) = &local.azure_ca {
+            std::fs::write(folder.path().join(azure::CA_FILE), authority)?;
+        }
         (config.progress)("local cloud with its load balancer nodes");
         let journal = Arc::new(Journal::default());
         let kubelets = start::nodes(&NodesStart {

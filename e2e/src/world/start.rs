@@ -1,15 +1,17 @@
 //! The parts of a world, each started by one function, in the order in which they need each other.
 
 use super::{
-    CloudKind, Controller, Folder, Journal, LbNode, Programs, Proxy, WorldConfig, aws,
+    CloudKind, Controller, Folder, Journal, LbNode, Programs, Proxy, WorldConfig, aws, azure,
     installation::{Arguments, Commands, SWITCH_TAIL_SECONDS},
     node_proxy,
 };
 use crate::controlplane::{Account, ControlPlane};
 use anyhow::{Result, ensure};
+use e2e_apiserver::pki::Authority;
 use e2e_cloud::{
     Cloud, Driver, NetNode,
     aws::Aws,
+    azure::{Azure, Certificate},
     engine::{Config as CloudConfig, Profile},
     scale::Scale,
 };
@@ -29,6 +31,10 @@ pub(super) struct LocalCloud {
     pub(super) lbs: Vec<LbNode>,
     /// AWS over the same engine, in a world on it.
     pub(super) aws: Option<Aws>,
+    /// Azure over the same engine, in a world on it.
+    pub(super) azure: Option<Azure>,
+    /// The authority of its certificate, in PEM.
+    pub(super) azure_ca: Option<String>,
     pub(super) server: JoinHandle<()>,
     pub(super) driver: Driver,
 }
@@ -45,6 +51,7 @@ impl LocalCloud {
                 (Some(profile), _) => profile.clone(),
                 (None, CloudKind::Local) => Profile::local(),
                 (None, CloudKind::Aws) => Profile::nlb(),
+                (None, CloudKind::Azure) => Profile::azure(),
             },
             seed: world.seed,
             scale,
@@ -61,26 +68,52 @@ impl LocalCloud {
         let lbs = world.zones.iter().map(lb_node).collect::<Result<_>>()?;
         let account = || aws::account(cloud.clone(), &world.zones);
         let aws = (world.cloud == CloudKind::Aws).then(account);
-        let server = serve(fabric, cloud.clone(), aws.clone())?;
+        let azure = (world.cloud == CloudKind::Azure).then(|| azure::subscription(cloud.clone()));
+        let mut azure_ca = None;
+        let api = match (&aws, &azure) {
+            (Some(aws), _) => Api::Aws(aws.clone()),
+            (_, Some(azure)) => {
+                let authority = Authority::new()?;
+                let issued = authority.server(&[CLOUD.ip().to_string()])?;
+                azure_ca = Some(authority.pem().to_owned());
+                let certificate = Certificate {
+                    certificate: issued.certificate_pem(),
+                    key: issued.key_pem(),
+                };
+                Api::Azure(azure.clone(), certificate)
+            }
+            (None, None) => Api::Local(cloud.clone()),
+        };
+        let server = serve(fabric, api)?;
         Ok(Self {
             cloud,
             lbs,
             aws,
+            azure,
+            azure_ca,
             server,
             driver,
         })
     }
 }
 
-fn serve(fabric: &Fabric, cloud: Cloud, aws: Option<Aws>) -> Result<JoinHandle<()>> {
+/// What the cloud's address speaks.
+enum Api {
+    Local(Cloud),
+    Aws(Aws),
+    Azure(Azure, Certificate),
+}
+
+fn serve(fabric: &Fabric, api: Api) -> Result<JoinHandle<()>> {
     let listener = fabric.management().tcp_listener(CLOUD)?;
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     Ok(tokio::spawn(async move {
         // Ends with the world; an error before shows as a cloud that does not answer.
-        let ended = match aws {
-            Some(aws) => aws.serve(listener).await,
-            None => e2e_cloud::rest::serve(cloud, listener).await,
+        let ended = match api {
+            Api::Aws(aws) => aws.serve(listener).await,
+            Api::Azure(azure, certificate) => azure.serve_tls(listener, certificate).await,
+            Api::Local(cloud) => e2e_cloud::rest::serve(cloud, listener).await,
         };
         if let Err(error) = ended {
             tracing::error!(%error, "the cloud's API ended");
@@ -212,6 +245,9 @@ impl ControllerStart<'_> {
     fn in_cloud(&self, args: Arguments) -> Arguments {
         match self.cloud {
             CloudKind::Local => args,
+            CloudKind::Azure => args
+                .without(&["--provider", "--cluster-name", "--local-endpoint"])
+                .and(azure::flags(CLOUD, self.folder.path())),
             CloudKind::Aws => args
                 .without(&["--provider", "--cluster-name", "--local-endpoint"])
                 .and([

@@ -4,6 +4,7 @@ use crate::sets::{sets, with};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use onehop_controller::args as controller;
+use onehop_controller::cloud::azure::settings::Kind;
 use onehop_e2e::chart::{Chart, NAMESPACE, Program};
 use onehop_e2e::world::{Commands, chart_values};
 use onehop_node_agent::args as agent;
@@ -113,6 +114,45 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
     assert!(config.masquerade_all);
     assert_eq!(config.masquerade_mark, 1 << 15);
     assert_eq!(config.pod_health_port, Some(10291), "ZD-35");
+    Ok(())
+}
+
+/// AZ-450, AZ-451: places and identity arrive, or a Secret with the cloud config is mounted instead.
+#[test]
+fn az450_az451_values_of_azure_arrive() -> Result<()> {
+    let chart = Chart::of_this_build()?;
+    let sets = sets()?;
+    let azure = sets.iter().find(|set| set.name == "azure");
+    let rendered = chart.render(&azure.context("a set of azure")?.values)?;
+    let config = controller_config(rendered.controller()?)?;
+    let place = config.azure.context("provider azure")?.settings.place;
+    assert_eq!(
+        place.balancer_id(Kind::External),
+        "/subscriptions/s/resourceGroups/onehop/providers/Microsoft.Network/loadBalancers/demo-azure"
+    );
+    let deployment = rendered.object("Deployment", "onehop-controller")?;
+    let label =
+        &deployment["spec"]["template"]["metadata"]["labels"]["azure.workload.identity/use"];
+    assert_eq!(*label, json!("true"), "AZ-451");
+    let values =
+        json!({"provider": "azure", "azure": {"cloudConfigSecret": "azure-cloud-provider"}});
+    let rendered = chart.render(&with(values))?;
+    let pod = &rendered.object("Deployment", "onehop-controller")?["spec"]["template"]["spec"];
+    assert_eq!(
+        pod["volumes"][0]["secret"]["secretName"],
+        json!("azure-cloud-provider")
+    );
+    let args = rendered.controller()?.args()?;
+    let config = args
+        .iter()
+        .find_map(|arg| arg.strip_prefix("--azure-config="));
+    let folder = pod["containers"][0]["volumeMounts"][0]["mountPath"].as_str();
+    assert_eq!(
+        config,
+        folder
+            .map(|folder| format!("{folder}/cloud-config"))
+            .as_deref()
+    );
     Ok(())
 }
 

@@ -27,6 +27,10 @@ fn c51_ct03_required_values_are_named() -> Result<()> {
         "local.endpoint is required with provider local",
     )?;
     refused(
+        &with(json!({"provider": "azure"})),
+        "azure.subscriptionId is required with provider azure",
+    )?;
+    refused(
         &with(json!({"agent": {"mode": "replace"}})),
         "agent.apiServer.host is required with agent.mode replace",
     )?;

@@ -45,6 +45,18 @@ pub(crate) fn golden() -> Result<Vec<Set>> {
             }})),
         ),
         set(
+            "azure",
+            with(json!({
+                "provider": "azure", "local": {"endpoint": ""},
+                "serviceAccount": {"create": true, "annotations": {"azure.workload.identity/client-id": "c"}},
+                "azure": {
+                    "subscriptionId": "s", "location": "westeurope", "resourceGroup": "onehop", "vnet": "v", "subnet": "n",
+                    "securityGroup": "g", "podPrefixes": ["10.1.0.0/16"], "tags": {"team": "net"},
+                    "tenantId": "t", "clientId": "c",
+                },
+            })),
+        ),
+        set(
             "everything",
             serde_saphyr::from_str(include_str!("everything.yaml"))?,
         ),

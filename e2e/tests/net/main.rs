@@ -9,6 +9,7 @@ mod scenarios;
 mod affinity;
 mod aws;
 mod aws_peer;
+mod azure;
 mod bad_input;
 mod causes;
 mod cells;

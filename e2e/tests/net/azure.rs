@@ -1,0 +1,189 @@
+//! Provider azure over the fake cloud's Resource Manager: from a Service manifest to a byte that came back through the
+//! emulated Standard Load Balancer.
+
+use crate::support::READY_WITHIN;
+use anyhow::{Context, Result, ensure};
+use e2e_cloud::engine::{Engine, TargetState};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::{Api, api::DeleteParams};
+use onehop_e2e::{
+    traffic::{Answer, ask_tcp, ask_udp},
+    world::{
+        CloudKind, OnTerm, ServiceManifest, World, WorldConfig, eventually, first_answer, pod,
+    },
+};
+use serde_json::json;
+use std::{net::SocketAddr, time::Duration};
+
+const PREFIX: &str = "service.beta.kubernetes.io/azure-";
+const GONE_WITHIN: Duration = Duration::from_mins(1);
+
+fn web() -> ServiceManifest {
+    ServiceManifest::load_balancer("web", "web")
+        .with("loadBalancerClass", json!("onehop.dev/azure"))
+}
+
+/// A world on Azure with a pod `web` on node `a`.
+async fn world() -> Result<World> {
+    let config = WorldConfig {
+        cloud: CloudKind::Azure,
+        ..WorldConfig::default()
+    };
+    let world = World::start(config).await?;
+    ready_pod(&world, "web", "a").await?;
+    Ok(world)
+}
+
+async fn ready_pod(world: &World, name: &str, node: &str) -> Result<()> {
+    let pod = pod(name, "web", node, OnTerm::Exit);
+    world.objects.create(pod).await?;
+    let objects = &world.objects;
+    objects.pod_ready("default", name, READY_WITHIN).await?;
+    Ok(())
+}
+
+/// Applies a Service and waits until a client outside gets an answer through its load balancer, and every target has a
+/// verdict that load balancer nodes follow.
+async fn serve(world: &World, service: ServiceManifest) -> Result<SocketAddr> {
+    world.objects.apply(service.json()).await?;
+    let address = SocketAddr::from((world.lb_address("web").await?, 80));
+    first_answer(world, address).await?;
+    let what = "every target is judged";
+    eventually(&world.clock, what, GONE_WITHIN, async || {
+        let inventory = world.cloud.look(Engine::inventory);
+        let targets = inventory.groups.iter().flat_map(|(_, targets)| targets);
+        let states: Vec<_> = targets.map(|t| (t.target, t.state)).collect();
+        let open = |state: &TargetState| *state == TargetState::Initial;
+        if states.iter().any(|(_, state)| open(state)) {
+            Err(format!("{states:?}"))
+        } else {
+            Ok(())
+        }
+    })
+    .await?;
+    world.cloud_settled().await;
+    Ok(address)
+}
+
+async fn asked(world: &World, address: SocketAddr) -> Result<Answer> {
+    let answer = ask_tcp(&world.sockets, address).await;
+    let (answer, _) = answer.map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
+    Ok(answer)
+}
+
+/// Deletes the Service and waits until nothing that was made for it is left.
+async fn remove(world: &World) -> Result<()> {
+    let services: Api<Service> = Api::namespaced(world.kube(), "default");
+    services.delete("web", &DeleteParams::default()).await?;
+    let what = "load balancer, public IP, rules and finalizer go";
+    eventually(&world.clock, what, GONE_WITHIN, async || {
+        let azure = world.azure().map_err(|e| e.to_string())?;
+        let left = [azure.ids("loadBalancers"), azure.ids("publicIPAddresses")].concat();
+        let rules = rules(world).map_err(|e| e.to_string())?;
+        let there = services.get_opt("web").await.map_err(|e| e.to_string())?;
+        if left.is_empty() && rules.len() == 1 && there.is_none() {
+            Ok(())
+        } else {
+            Err(format!("{left:?} {rules:?}"))
+        }
+    })
+    .await
+}
+
+/// Names of the rules of the security group, of which one is somebody else's.
+fn rules(world: &World) -> Result<Vec<String>> {
+    let group = world.azure_document("networkSecurityGroups", "nodes")?;
+    let group = group.context("there is a security group")?;
+    let rules = group["properties"]["securityRules"].as_array().cloned();
+    let rules = rules.unwrap_or_default();
+    Ok(rules
+        .iter()
+        .filter_map(|rule| rule["name"].as_str().map(str::to_owned))
+        .collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn az130_az137_za60_vip_keeps_the_clients_address_under_local_for_tcp_and_udp_and_all_of_it_goes()
+-> Result<()> {
+    let world = world().await?;
+    let manifest = web()
+        .vip_mode()
+        .with("externalTrafficPolicy", json!("Local"));
+    let address = serve(&world, manifest).await?;
+    let client = world.client.address();
+    for _ in 0..8 {
+        assert_eq!(asked(&world, address).await?.peer.ip(), client, "AZ-264");
+    }
+    let (udp, _) = ask_udp(&world.sockets, address)
+        .await
+        .map_err(|f| anyhow::anyhow!("{f:?}"))?;
+    assert_eq!(udp.peer.ip(), client, "ZA-60");
+    assert_eq!(rules(&world)?.len(), 3, "TCP and UDP, and somebody else's");
+    remove(&world).await?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn az130_za69_nodes_by_their_node_ports_where_floating_ip_is_off() -> Result<()> {
+    let world = world().await?;
+    let off = format!("{PREFIX}disable-load-balancer-floating-ip");
+    let address = serve(&world, web().annotated(&off, "true")).await?;
+    for _ in 0..8 {
+        asked(&world, address).await?;
+    }
+    remove(&world).await?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn az131_az264_za89_pods_see_the_client_and_no_node_port_is_needed() -> Result<()> {
+    let world = world().await?;
+    let address = serve(&world, web().pod_mode()).await?;
+    let client = world.client.address();
+    for _ in 0..8 {
+        assert_eq!(asked(&world, address).await?.peer.ip(), client, "AZ-264");
+    }
+    // ZA-85 and AZ-291: a pod that is replaced; no attempt fails, register before Down.
+    ready_pod(&world, "second", "b").await?;
+    let before = world.azure()?.calls();
+    let pods: Api<Pod> = Api::namespaced(world.kube(), "default");
+    pods.delete("web", &DeleteParams::default()).await?;
+    let what = "the new pod alone answers";
+    eventually(&world.clock, what, GONE_WITHIN, async || {
+        let answer = asked(&world, address).await.map_err(|e| e.to_string())?;
+        let pools = world.azure().map_err(|e| e.to_string())?.writes();
+        let last = pools
+            .iter()
+            .rev()
+            .find(|w| w.id.contains("backendAddressPools"));
+        let one = last.is_some_and(|write| {
+            let members = &write.body["properties"]["loadBalancerBackendAddresses"];
+            members.as_array().is_some_and(|members| members.len() == 1)
+        });
+        if one && answer.pod == "second" {
+            Ok(())
+        } else {
+            Err(format!("{} {last:?}", answer.pod))
+        }
+    })
+    .await?;
+    let after = world.azure()?.calls();
+    let count = |call: &str| after.get(call).unwrap_or(&0) - before.get(call).unwrap_or(&0);
+    ensure!(count("PUT loadBalancers") == 0, "AZ-106: {after:?}");
+    remove(&world).await?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn az040_za30_an_internal_frontend_has_an_address_of_the_subnet_and_needs_no_rule()
+-> Result<()> {
+    let world = world().await?;
+    let internal = format!("{PREFIX}load-balancer-internal");
+    let manifest = web().vip_mode().annotated(&internal, "true");
+    let address = serve(&world, manifest).await?;
+    asked(&world, address).await?;
+    assert!(world.azure()?.ids("publicIPAddresses").is_empty());
+    assert_eq!(rules(&world)?, ["theirs"], "ZA-30");
+    remove(&world).await?;
+    world.end().await
+}
