@@ -240,6 +240,7 @@ impl World {
                 ranges: Ranges::default(),
                 orphans: Orphans::Report,
                 orphan_grace: Duration::ZERO,
+                pod_health: None,
             },
             metrics: Metrics::default(),
             election: None,

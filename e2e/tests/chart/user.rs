@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use onehop_e2e::world::Programs;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     io::Write,
     path::PathBuf,

@@ -1,4 +1,4 @@
-//! What documents mean for the engine: a load balancer of the engine for each frontend and way of delivery, a group for
+//! What documents mean for the engine: a load balancer of the engine for each frontend, a group for
 //! each rule, and the members of its pool as targets.
 //!
 //! `adminState` Down is a deregistration whose flows go on; a member that is taken out loses its flows (AZ-290, FC-T07,
@@ -32,12 +32,8 @@ pub(super) struct Links {
     groups: BTreeMap<String, Group>,
 }
 
-/// A frontend and whether its packets keep their destination.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Front {
-    frontend: String,
-    floating: bool,
-}
+/// Id of a frontend.
+type Front = String;
 
 #[derive(Debug)]
 struct Group {
@@ -123,19 +119,13 @@ impl Links {
         }
         for (front, address) in fronts {
             let spec = LbSpec {
-                name: front
-                    .frontend
-                    .rsplit('/')
-                    .next()
-                    .unwrap_or_default()
-                    .to_owned(),
+                name: front.rsplit('/').next().unwrap_or_default().to_owned(),
                 tags: Tags::new(),
                 addresses: vec![*address],
                 zones: Vec::new(),
                 cross_zone: true,
                 preserve_client_ip: true,
-                floating: front.floating,
-                sharing_key: Some(front.frontend.clone()),
+                sharing_key: Some(front.clone()),
             };
             match self.balancers.get_mut(front) {
                 Some((_, known)) if *known == spec => {}
@@ -144,12 +134,7 @@ impl Links {
                     *known = spec;
                 }
                 None => {
-                    let key = format!(
-                        "{}/{}/{}",
-                        front.frontend,
-                        front.floating,
-                        engine.log().last()
-                    );
+                    let key = format!("{front}/{}", engine.log().last());
                     let made = engine.create_lb(now, &key, spec.clone())?;
                     self.balancers.insert(front.clone(), (made.id, spec));
                 }
@@ -318,10 +303,7 @@ fn of_rule(from: &Subscription, balancer: &Value, rule: &Value) -> Option<Wanted
         false => Mode::Node,
     };
     Some(Wanted {
-        front: Front {
-            frontend: frontend["id"].as_str()?.to_lowercase(),
-            floating,
-        },
+        front: frontend["id"].as_str()?.to_lowercase(),
         address: check::address(from, frontend)?,
         listener: ListenerKey {
             port: number("frontendPort")?,

@@ -41,6 +41,7 @@ fn intent(service: &ServiceSpec, pods: &[(u8, State)], nodes: &[(u8, State)]) ->
                 .map(|(n, state)| member([10, octet, 0, *n], at, *state))
                 .collect(),
             at_most_healthy: None,
+            zones: BTreeMap::new(),
         };
         let members = PortMembers {
             pods: list(1, pods, port.target_port.unwrap_or(8080)),
