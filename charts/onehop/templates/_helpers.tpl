@@ -65,6 +65,12 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- if and (eq .Values.provider "local") (not .Values.local.endpoint) -}}
 {{- fail "local.endpoint is required with provider local: give the URL of the local cloud's API." -}}
 {{- end -}}
+{{- if and (eq .Values.provider "aws") (not .Values.aws.vpcId) -}}
+{{- fail "aws.vpcId is required with provider aws: give the VPC of the cluster." -}}
+{{- end -}}
+{{- if and (eq .Values.provider "aws") (not .Values.takeOver.lbcServiceControllerDisabled) (or .Values.claimClassless (has "service.k8s.aws/nlb" .Values.loadBalancerClass)) -}}
+{{- fail "takeOver.lbcServiceControllerDisabled is required to claim Services of aws-load-balancer-controller: run it with feature gate EnableServiceController=false, or not at all." -}}
+{{- end -}}
 {{- if and .Values.agent.enabled (eq .Values.agent.mode "replace") (not .Values.agent.apiServer.host) -}}
 {{- fail "agent.apiServer.host is required with agent.mode replace: give an address of the API server that needs no Service." -}}
 {{- end -}}

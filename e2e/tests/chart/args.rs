@@ -83,6 +83,30 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
     Ok(())
 }
 
+/// AWS-820: what values of provider aws say arrives.
+#[test]
+fn c50_aws820_values_of_aws_arrive_in_the_controller() -> Result<()> {
+    let chart = Chart::of_this_build()?;
+    let sets = sets()?;
+    let set = sets
+        .iter()
+        .find(|set| set.name == "aws")
+        .context("the set")?;
+    let config = controller_config(chart.render(&set.values)?.controller()?)?;
+    let aws = config.aws.context("AWS-820: provider aws")?;
+    assert_eq!(aws.access.vpc, "vpc-0123456789abcdef0", "AWS-820");
+    assert_eq!(aws.access.region.as_deref(), Some("eu-central-1"));
+    let tags = [("cost centre", "42"), ("team", "edge")];
+    let tags = tags.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    assert_eq!(aws.settings.default_tags, tags.into(), "AWS-820");
+    let classes = &config.settings.claim.classes;
+    assert!(
+        classes.contains("service.k8s.aws/nlb"),
+        "AWS-001: {classes:?}"
+    );
+    Ok(())
+}
+
 /// C-56: one value switches ports, and the controller probes nodes where the agent answers.
 #[test]
 fn c56_one_value_switches_the_way_to_run() -> Result<()> {

@@ -27,6 +27,22 @@ fn c51_ct03_required_values_are_named() -> Result<()> {
         "local.endpoint is required with provider local",
     )?;
     refused(
+        &json!({"clusterName": "demo", "provider": "aws"}),
+        "aws.vpcId is required with provider aws",
+    )?;
+    // AWS-013: never beside a controller that may still act.
+    let aws = json!({"clusterName": "demo", "provider": "aws", "aws": {"vpcId": "vpc-1"}});
+    for claim in [
+        json!({"claimClassless": true}),
+        json!({"loadBalancerClass": ["service.k8s.aws/nlb"]}),
+    ] {
+        let mut values = aws.clone();
+        if let (Some(values), Some(claim)) = (values.as_object_mut(), claim.as_object()) {
+            values.extend(claim.clone());
+        }
+        refused(&values, "takeOver.lbcServiceControllerDisabled is required")?;
+    }
+    refused(
         &with(json!({"agent": {"mode": "replace"}})),
         "agent.apiServer.host is required with agent.mode replace",
     )?;
@@ -49,6 +65,7 @@ fn c60_ct04_the_schema_refuses_typos() -> Result<()> {
         (json!({"agent": {"mdoe": "replace"}}), "mdoe"),
         (json!({"agent": {"mode": "instead"}}), "/agent/mode"),
         (json!({"provider": "gcp"}), "provider"),
+        (json!({"aws": {"vpcId": "10.0.0.0"}}), "/aws/vpcId"),
         (
             json!({"local": {"endpoint": "10.0.0.1:9000"}}),
             "/local/endpoint",

@@ -32,6 +32,18 @@ pub(crate) fn sets() -> Result<Vec<Set>> {
             }})),
         ),
         set(
+            "aws",
+            json!({
+                "clusterName": "demo", "provider": "aws",
+                "aws": {
+                    "vpcId": "vpc-0123456789abcdef0", "region": "eu-central-1", "defaultTargetType": "ip",
+                    "defaultTags": {"team": "edge", "cost centre": "42"},
+                },
+                "loadBalancerClass": ["service.k8s.aws/nlb"],
+                "takeOver": {"lbcServiceControllerDisabled": true},
+            }),
+        ),
+        set(
             "everything",
             serde_saphyr::from_str(include_str!("everything.yaml"))?,
         ),
