@@ -21,10 +21,10 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let mut healthy = true;
     for check in checks() {
-        healthy &= check.ok;
+        healthy &= check.verdict != Verdict::Fails;
         println!(
             "{} {:<34} {}",
-            if check.ok { "ok  " } else { "FAIL" },
+            check.verdict.word(),
             check.what,
             check.detail
         );
@@ -49,18 +49,52 @@ fn report(left: &Leftovers, cleaned: bool) {
     }
 }
 
+/// What a check found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// As it should be.
+    Fine,
+    /// Something is missing that only a part of what runs here needs.
+    Lacks,
+    /// No world runs like this.
+    Fails,
+}
+
+impl Verdict {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Fine => "ok  ",
+            Self::Lacks => "note",
+            Self::Fails => "FAIL",
+        }
+    }
+}
+
 struct Check {
     what: &'static str,
-    ok: bool,
+    verdict: Verdict,
     detail: String,
 }
 
 impl Check {
+    /// What every world needs.
     fn of(what: &'static str, result: Result<String>) -> Self {
-        let ok = result.is_ok();
+        Self::or(Verdict::Fails, what, result)
+    }
+
+    /// What only some of it needs.
+    fn wish(what: &'static str, result: Result<String>) -> Self {
+        Self::or(Verdict::Lacks, what, result)
+    }
+
+    fn or(without: Verdict, what: &'static str, result: Result<String>) -> Self {
         Self {
             what,
-            ok,
+            verdict: if result.is_ok() {
+                Verdict::Fine
+            } else {
+                without
+            },
             detail: result.unwrap_or_else(|e| format!("{e:#}")),
         }
     }
@@ -80,6 +114,7 @@ fn checks() -> Vec<Check> {
         Check::of("memory", memory()),
         judge("nft"),
         judge("conntrack"),
+        Check::wish("Go", go()),
     ]
 }
 
@@ -101,13 +136,63 @@ fn tool(name: &str, advice: &'static str) -> Result<String> {
 
 /// A judge of the tests only: `./e2e/run test` installs it.
 fn judge(name: &'static str) -> Check {
-    let detail = tool(name, "")
-        .unwrap_or_else(|_| "not there; only the tests need it, and install it".into());
-    Check {
-        what: name,
-        ok: true,
-        detail,
+    let advice = "not there; only the tests need it, and install it";
+    Check::wish(name, tool(name, advice))
+}
+
+/// What the modules of the real control plane ask for.
+const MODULES: [&str; 3] = [
+    include_str!("../../controlplane/etcd/go.mod"),
+    include_str!("../../controlplane/kubernetes/go.mod"),
+    include_str!("../../controlplane/helm/go.mod"),
+];
+
+/// The Go that builds the real control plane and Helm: `./e2e/run test`, and `demo --control-plane real`.
+fn go() -> Result<String> {
+    let wanted = MODULES.iter().filter_map(|module| wanted_go(module)).max();
+    let wanted = wanted.context("no go.mod says which Go it needs")?;
+    let [major, minor, patch] = wanted;
+    let remedy = format!(
+        "`./e2e/run test` and `demo --control-plane real` build the control plane from source: install Go \
+         {major}.{minor}.{patch} or newer from https://go.dev/dl, or name a folder of ready programs in \
+         KUBEBUILDER_ASSETS; the demo and `test --control-plane embedded packets` need neither"
+    );
+    if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS") {
+        return Ok(format!(
+            "not asked for: programs are in {}",
+            folder.display()
+        ));
     }
+    let path = tool("go", "not there").with_context(|| remedy.clone())?;
+    let output = std::process::Command::new(&path)
+        .args(["env", "GOVERSION"])
+        // Not of a module that happens to be where this is run.
+        .current_dir("/")
+        .output()
+        .with_context(|| format!("run {path}"))?;
+    let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    match version(&found) {
+        Some(version) if version >= wanted => Ok(format!("{found} at {path}")),
+        _ => anyhow::bail!("{path} is {found:?}; {remedy}"),
+    }
+}
+
+/// The line `go 1.26.0` of a go.mod.
+fn wanted_go(module: &str) -> Option<[u32; 3]> {
+    module
+        .lines()
+        .find_map(|line| line.strip_prefix("go "))
+        .and_then(version)
+}
+
+/// `1.26`, `1.26.0` or `go1.26.8`, with a word after it or not.
+fn version(text: &str) -> Option<[u32; 3]> {
+    let number = text.trim_start_matches("go");
+    let number = number.split([' ', '-']).next()?;
+    let mut parts = number.split('.').map(str::parse);
+    let major = parts.next()?.ok()?;
+    let mut next = || parts.next().map_or(Some(0), Result::ok);
+    Some([major, next()?, next()?])
 }
 
 /// Makes a namespace and opens nftables in it, as every world does.
@@ -141,4 +226,23 @@ fn memory() -> Result<String> {
         kib >> 10
     );
     Ok(format!("{} MiB available", kib >> 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_go_compare_as_numbers() {
+        assert_eq!(version("go1.26.8"), Some([1, 26, 8]));
+        assert_eq!(version("1.26"), Some([1, 26, 0]));
+        assert_eq!(version("go1.27-abc123 X:some"), Some([1, 27, 0]));
+        assert_eq!(version("devel"), None);
+        assert!(version("go1.9.1") < version("go1.26.0"));
+    }
+
+    #[test]
+    fn every_module_says_which_go_it_needs() {
+        assert!(MODULES.iter().all(|module| wanted_go(module).is_some()));
+    }
 }
