@@ -179,6 +179,12 @@ impl<'a> Program<'a> {
         serde_json::from_value(self.container["args"].clone()).context("arguments of a container")
     }
 
+    /// The command of its readiness probe.
+    pub fn ready(&self) -> Result<Vec<String>> {
+        let command = self.container["readinessProbe"]["exec"]["command"].clone();
+        serde_json::from_value(command).context("a command that tells readiness")
+    }
+
     /// Name of its `ServiceAccount`.
     pub fn account(&self) -> Result<&'a str> {
         self.pod["serviceAccountName"]

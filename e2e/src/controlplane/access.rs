@@ -1,12 +1,8 @@
 //! Who our programs are to the API server, and what is installed before they start: object types and rights.
 
-use super::BackEnd;
-use crate::{
-    chart::{Chart, NAMESPACE, minimal_values},
-    world::Objects,
-};
+use crate::{chart::NAMESPACE, world::Objects};
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// The namespace of our programs' accounts and of their Lease.
@@ -60,8 +56,8 @@ impl Account {
     }
 }
 
-/// Installs object types and rights, and waits until the types are served.
-pub(super) async fn install(objects: &Objects, back_end: BackEnd) -> Result<()> {
+/// Installs our object types and namespace, and waits until the types are served.
+pub(super) async fn install(objects: &Objects) -> Result<()> {
     for crd in CRDS {
         objects.apply_yaml(crd).await?;
     }
@@ -69,21 +65,15 @@ pub(super) async fn install(objects: &Objects, back_end: BackEnd) -> Result<()> 
         "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE},
     });
     objects.apply(namespace).await?;
-    if back_end == BackEnd::Real {
-        install_rights(objects).await?;
-    }
     for kind in ["AddressPool", "LoadBalancer", "NodeTargets"] {
         objects.kind_served(kind, SERVED_WITHIN).await?;
     }
     Ok(())
 }
 
-/// Accounts, roles and the policy on agents: those of the chart, no more and no less.
-async fn install_rights(objects: &Objects) -> Result<()> {
-    let mut values = minimal_values();
-    values["installId"] = json!(INSTALL_ID);
-    let rendered = tokio::task::spawn_blocking(move || Chart::of_this_build()?.render(&values));
-    for object in rendered.await??.rights() {
+/// Installs accounts, roles and the policy on agents, and waits until pods can be made.
+pub(super) async fn grant(objects: &Objects, rights: &[Value]) -> Result<()> {
+    for object in rights {
         objects.apply(object.clone()).await?;
     }
     // Pods are refused in a namespace that has no account for them yet.

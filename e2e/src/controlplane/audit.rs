@@ -1,5 +1,5 @@
 //! What accounts wrote to the API server, whichever it is: the embedded one tells its requests, a real one keeps an
-//! audit log.
+//! audit log. And what a real one refused them.
 
 use anyhow::{Context, Result};
 use e2e_apiserver::Record;
@@ -8,16 +8,15 @@ use std::{
     fs::File,
     io::{BufRead, BufReader, Seek, SeekFrom},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// What a real API server logs: answered writes of `ServiceAccounts`, without their bodies.
+/// What a real API server logs: answered requests of `ServiceAccounts`, without their bodies.
 pub(super) const POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
 rules:
-- level: None
-  verbs: [get, list, watch]
 - level: Metadata
   userGroups: ['system:serviceaccounts']
 ";
@@ -33,6 +32,15 @@ pub struct Written {
     pub resource: String,
     /// Name of the object, empty for collections.
     pub name: String,
+}
+
+/// A request that an account had no right to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// What was asked.
+    pub request: Written,
+    /// What the server said.
+    pub message: String,
 }
 
 /// The writes from a moment on.
@@ -69,9 +77,34 @@ impl Audit {
                 Ok(all.filter(Record::is_write).map(Written::from).collect())
             }
             Source::Log { path, read } => {
-                read_log(path, read).with_context(|| format!("read {}", path.display()))
+                let lines = read_log(path, read)?;
+                Ok(lines.into_iter().filter_map(Line::write).collect())
             }
         }
+    }
+}
+
+/// The requests that a real API server refused, each told once.
+#[derive(Debug)]
+pub(super) struct Refusals {
+    path: PathBuf,
+    read: Mutex<u64>,
+}
+
+impl Refusals {
+    /// From the beginning of a log.
+    pub(super) fn of_log(path: PathBuf) -> Self {
+        Self {
+            path,
+            read: Mutex::default(),
+        }
+    }
+
+    /// Those since the last call.
+    pub(super) fn take(&self) -> Result<Vec<Refused>> {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = read_log(&self.path, &mut read)?;
+        Ok(lines.into_iter().filter_map(Line::refusal).collect())
     }
 }
 
@@ -117,61 +150,94 @@ struct ObjectRef {
     name: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct ResponseStatus {
     code: u16,
+    message: String,
 }
 
-fn read_log(path: &Path, read: &mut u64) -> Result<Vec<Written>> {
-    let mut file = File::open(path)?;
-    file.seek(SeekFrom::Start(*read))?;
+impl Line {
+    /// The write, if it is one and was answered well.
+    fn write(self) -> Option<Written> {
+        let done = (200..300).contains(&self.response_status.as_ref()?.code);
+        let read = ["get", "list", "watch"].contains(&self.verb.as_str());
+        (done && !read).then(|| self.request())
+    }
+
+    /// The refusal, if it is one for want of a right.
+    fn refusal(mut self) -> Option<Refused> {
+        let ResponseStatus { code, message } = self.response_status.take()?;
+        // A namespace that goes takes nothing new; who is too late has the right all the same.
+        let ends = message.contains("because it is being terminated");
+        (code == 403 && !ends).then(|| Refused {
+            request: self.request(),
+            message,
+        })
+    }
+
+    fn request(self) -> Written {
+        let object = self.object_ref.unwrap_or_default();
+        Written {
+            user: self.user.username,
+            verb: self.verb,
+            resource: with_part(object.resource, &object.subresource),
+            name: object.name,
+        }
+    }
+}
+
+/// The lines from a position on, which moves.
+fn read_log(path: &Path, read: &mut u64) -> Result<Vec<Line>> {
+    let of = || format!("read {}", path.display());
+    let mut file = File::open(path).with_context(of)?;
+    file.seek(SeekFrom::Start(*read)).with_context(of)?;
     let mut file = BufReader::new(file);
-    let mut writes = Vec::new();
+    let mut lines = Vec::new();
     let mut line = String::new();
-    while file.read_line(&mut line)? > 0 {
+    while file.read_line(&mut line).with_context(of)? > 0 {
         // The last line may still be being written; it is read the next time.
         if !line.ends_with('\n') {
             break;
         }
         *read += line.len() as u64;
-        writes.extend(write_of(&line)?);
+        lines.push(serde_json::from_str(&line).context("a line of the audit log")?);
         line.clear();
     }
-    Ok(writes)
-}
-
-fn write_of(line: &str) -> Result<Option<Written>> {
-    let line: Line = serde_json::from_str(line).context("a line of the audit log")?;
-    let done = line
-        .response_status
-        .is_some_and(|s| (200..300).contains(&s.code));
-    let object = line.object_ref.unwrap_or_default();
-    Ok(done.then(|| Written {
-        user: line.user.username,
-        verb: line.verb,
-        resource: with_part(object.resource, &object.subresource),
-        name: object.name,
-    }))
+    Ok(lines)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn line(verb: &str, code: u16, message: &str) -> Line {
+        let text = format!(
+            r#"{{"kind":"Event","verb":"{verb}","user":{{"username":"u","groups":[]}},"objectRef":{{"resource":"services","namespace":"default","name":"web","apiVersion":"v1","subresource":"status"}},"responseStatus":{{"metadata":{{}},"code":{code},"message":"{message}"}}}}"#
+        );
+        serde_json::from_str(&text).expect("a line")
+    }
+
     #[test]
     fn a_line_of_the_audit_log_is_a_write_if_it_was_answered_well() {
-        let line = |code: u16| {
-            format!(
-                r#"{{"kind":"Event","verb":"patch","user":{{"username":"u","groups":[]}},"objectRef":{{"resource":"services","namespace":"default","name":"web","apiVersion":"v1","subresource":"status"}},"responseStatus":{{"metadata":{{}},"code":{code}}}}}"#
-            )
-        };
         let written = Written {
             user: "u".into(),
             verb: "patch".into(),
             resource: "services/status".into(),
             name: "web".into(),
         };
-        assert_eq!(write_of(&line(200)).expect("a line"), Some(written));
-        assert_eq!(write_of(&line(409)).expect("a line"), None);
+        assert_eq!(line("patch", 200, "").write(), Some(written));
+        assert_eq!(line("patch", 409, "").write(), None);
+        assert_eq!(line("list", 200, "").write(), None);
+    }
+
+    #[test]
+    fn it_is_a_refusal_if_a_right_was_wanting_reads_too() {
+        let refusal = line("list", 403, "no right").refusal().expect("a refusal");
+        assert_eq!(refusal.message, "no right");
+        assert_eq!(refusal.request.verb, "list");
+        assert_eq!(line("patch", 200, "").refusal(), None);
+        let late = "unable to create new content in namespace shop because it is being terminated";
+        assert_eq!(line("create", 403, late).refusal(), None);
     }
 }

@@ -12,14 +12,14 @@ mod processes;
 mod real;
 
 pub use access::Account;
-pub use audit::{Audit, Written};
+pub use audit::{Audit, Refused, Written};
 pub use forward::Forward;
 
 pub(crate) use access::{INSTALL_ID, SYSTEM_NAMESPACE};
 pub(crate) use dump::Dump;
 
 use crate::world::Objects;
-use access::install;
+use access::{grant, install};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use e2e_apiserver::ApiServer;
@@ -28,6 +28,7 @@ use embedded::Embedded;
 use kube::Client;
 use onehop_runtime::clock::Clock;
 use real::Real;
+use serde_json::Value;
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -80,13 +81,21 @@ impl ControlPlane {
             }
         };
         let objects = Objects::new(client.clone(), clock);
-        install(&objects, back_end).await?;
+        install(&objects).await?;
         Ok(Self {
             objects,
             client,
             folder: folder.to_owned(),
             servers,
         })
+    }
+
+    /// Gives our programs these rights, which only a real server asks for.
+    pub(crate) async fn grant(&self, rights: &[Value]) -> Result<()> {
+        match &self.servers {
+            Servers::Embedded(_) => Ok(()),
+            Servers::Real(_) => grant(&self.objects, rights).await,
+        }
     }
 
     /// A client with every right.
@@ -127,6 +136,22 @@ impl ControlPlane {
         }
     }
 
+    /// What accounts had no right to since the last call; an error where there is no access control.
+    pub(crate) fn refused(&self) -> Result<Vec<Refused>> {
+        match &self.servers {
+            Servers::Embedded(_) => anyhow::bail!("the embedded API server refuses nobody"),
+            Servers::Real(real) => real.refused(),
+        }
+    }
+
+    /// A client in this process with an account's rights; an error where there is no access control.
+    pub(crate) async fn client_of(&self, account: &Account) -> Result<Client> {
+        match &self.servers {
+            Servers::Embedded(_) => anyhow::bail!("the embedded API server refuses nobody"),
+            Servers::Real(real) => real.client_of(&self.client, account).await,
+        }
+    }
+
     /// Writes a kubeconfig for an account of ours, usable on the management network.
     pub async fn kubeconfig(&self, account: &Account) -> Result<PathBuf> {
         let text = match &self.servers {
@@ -156,7 +181,7 @@ impl ControlPlane {
         }
     }
 
-    /// Whether all of its programs still run.
+    /// Whether all of its programs still run, and whoever of ours asked for something had the right.
     pub fn check(&self) -> Result<()> {
         match &self.servers {
             Servers::Embedded(_) => Ok(()),

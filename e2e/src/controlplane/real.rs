@@ -2,10 +2,12 @@
 //! tokens for accounts. Certificates are made for each world and die with it.
 
 use super::{
-    API, Account, Audit, Dump, Forward, SYSTEM_NAMESPACE, audit::POLICY, processes::Processes,
+    API, Account, Audit, Dump, Forward, Refused, SYSTEM_NAMESPACE,
+    audit::{POLICY, Refusals},
+    processes::Processes,
 };
 use crate::world::{Programs, eventually};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use e2e_apiserver::pki::{Authority, Credentials, Issued, SigningKey, kubeconfig};
 use e2e_fabric::{Fabric, Netns};
 use k8s_openapi::api::{
@@ -44,6 +46,7 @@ pub(super) struct Real {
     programs: Programs,
     forward: Forward,
     processes: Processes,
+    refusals: Refusals,
 }
 
 impl Real {
@@ -79,6 +82,7 @@ impl Real {
             programs: Programs::of_the_control_plane()?,
             forward: Forward::open(netns, API).await?,
             processes: Processes::new(netns, folder),
+            refusals: Refusals::of_log(folder.join(AUDIT_LOG)),
         };
         real.write_keys()?;
         real.run("etcd", real.etcd())?;
@@ -109,6 +113,17 @@ impl Real {
         Ok(self.text(API, &Credentials::Token(&token)))
     }
 
+    /// A client with the rights of an account, in this process.
+    pub(super) async fn client_of(&self, client: &Client, account: &Account) -> Result<Client> {
+        let token = token(client, account).await?;
+        let text = self.text(self.forward.address(), &Credentials::Token(&token));
+        let options = Options {
+            kubeconfig: Some(self.write(&format!("{}-here", account.file_name()), &text)?),
+            ..Options::default()
+        };
+        Ok(connect(&options).await?)
+    }
+
     /// An administrator's kubeconfig for programs of this machine.
     pub(super) fn admin_kubeconfig(&self) -> String {
         let server = self.forward.address();
@@ -128,8 +143,20 @@ impl Real {
         Audit::of_log(&self.folder.join(AUDIT_LOG))
     }
 
+    /// What accounts had no right to, since the last call.
+    pub(super) fn refused(&self) -> Result<Vec<Refused>> {
+        self.refusals.take()
+    }
+
+    /// All programs run, and whoever asked had the right.
     pub(super) fn check(&self) -> Result<()> {
-        self.processes.check()
+        self.processes.check()?;
+        let refused = self.refused()?;
+        ensure!(
+            refused.is_empty(),
+            "C-53: the chart gives too few rights: {refused:#?}"
+        );
+        Ok(())
     }
 
     fn run(&mut self, program: &str, args: Vec<String>) -> Result<()> {

@@ -8,6 +8,7 @@ mod controller;
 mod family;
 mod first;
 mod folder;
+mod installation;
 mod journal;
 mod lb_node;
 mod manifests;
@@ -26,6 +27,7 @@ mod witness;
 pub use controller::Controller;
 pub use family::Family;
 pub use first::first_answer;
+pub use installation::{Commands, values as chart_values};
 pub use journal::Journal;
 pub use lb_node::LbNode;
 pub use manifests::{OnTerm, POD_PORT, ServiceManifest, address_pool, deployment, pod};
@@ -36,7 +38,7 @@ pub use sockets::{sockets_of, syn_retransmissions};
 pub use wait::eventually;
 
 use crate::{
-    controlplane::{Audit, BackEnd, ControlPlane, OnLoopback},
+    controlplane::{Account, Audit, BackEnd, ControlPlane, OnLoopback, Refused},
     traffic::SocketSource,
 };
 use anyhow::{Context, Result};
@@ -45,6 +47,7 @@ use e2e_cloud::{Cloud, engine::Profile, scale::Speeds};
 use e2e_fabric::{ClientNet, Drop, Fabric, FabricConfig, Netns, WorldTag};
 use e2e_kubelet::Kubelet;
 use folder::{Folder, LastWords};
+use installation::Installation;
 use kube::Client;
 use onehop_runtime::clock::Clock;
 use start::{ControllerStart, LocalCloud, NodesStart};
@@ -76,17 +79,8 @@ impl Proxy {
         }
     }
 
-    /// The agent's flag; none where there is no agent.
-    const fn agent_flag(self) -> Option<&'static str> {
-        match self {
-            Self::Beside => Some("beside"),
-            Self::Replace => Some("replace"),
-            Self::KubeProxy => None,
-        }
-    }
-
-    /// The controller's flag: who answers for a node without our label.
-    const fn controller_flag(self) -> &'static str {
+    /// The chart's value for how agents run; it also tells the controller who answers for a node.
+    const fn mode(self) -> &'static str {
         match self {
             Self::Beside | Self::KubeProxy => "beside",
             Self::Replace => "replace",
@@ -258,6 +252,10 @@ impl World {
         let plane =
             ControlPlane::start(cluster.back_end, &fabric, clock, config.seed, folder.path())
                 .await?;
+        let installation =
+            tokio::task::spawn_blocking(move || Installation::of(cluster.back_end, cluster.proxy));
+        let Installation { rights, commands } = installation.await??;
+        plane.grant(&rights).await?;
         let objects = plane.objects.clone().of(cluster);
         objects
             .create(address_pool("pool", &cluster.family.pool()))
@@ -276,6 +274,7 @@ impl World {
             fabric: &fabric,
             plane: &plane,
             config: &config,
+            commands: &commands,
             folder: &folder,
             journal: &journal,
             clock,
@@ -289,7 +288,7 @@ impl World {
             fabric: &fabric,
             plane: &plane,
             folder: &folder,
-            proxy: cluster.proxy,
+            commands: &commands,
             clock,
             cloud: config.cloud,
             speed: config.speeds.product,
@@ -358,6 +357,17 @@ impl World {
     /// What accounts write to the API server from now on.
     pub fn audit(&self) -> Result<Audit> {
         self.plane.audit()
+    }
+
+    /// A client of the API server with an account's rights only; an error on the embedded one, which knows none.
+    pub async fn kube_as(&self, account: &Account) -> Result<Client> {
+        self.plane.client_of(account).await
+    }
+
+    /// What our programs asked the API server for without the right to, since the last call. What nobody has called for
+    /// by the world's end fails it.
+    pub fn refused(&self) -> Result<Vec<Refused>> {
+        self.plane.refused()
     }
 
     /// Opens the API on this machine's loopback, for kubectl; gives the kubeconfig of an administrator.

@@ -1,8 +1,8 @@
 //! The Service proxy of a node: our agent, or a real kube-proxy in its place, as a hostNetwork pod.
 
-use super::{Programs, Proxy, WorldConfig};
-use crate::controlplane::{Account, ControlPlane};
-use anyhow::Result;
+use super::{Programs, Proxy, start::NodesStart};
+use crate::controlplane::Account;
+use anyhow::{Context, Result};
 use e2e_fabric::Fabric;
 use onehop_core::crd::{AGENT_COMPONENT, COMPONENT_LABEL};
 use serde_json::{Value, json};
@@ -17,17 +17,17 @@ pub(super) fn name(proxy: Proxy, node: &str) -> String {
 }
 
 /// Its pod.
-pub(super) async fn pod(plane: &ControlPlane, config: &WorldConfig, node: &str) -> Result<Value> {
-    let proxy = config.cluster.proxy;
-    let container = match proxy.agent_flag() {
-        Some(mode) => {
+pub(super) async fn pod(start: &NodesStart<'_>, node: &str) -> Result<Value> {
+    let proxy = start.config.cluster.proxy;
+    let container = match proxy {
+        Proxy::Beside | Proxy::Replace => {
             let account = Account::NodeAgent {
                 node: node.to_owned(),
             };
-            let kubeconfig = plane.kubeconfig(&account).await?;
-            agent(node, mode, &kubeconfig, &config.agent_flags)?
+            let kubeconfig = start.plane.kubeconfig(&account).await?;
+            agent(start, node, &kubeconfig)?
         }
-        None => kube_proxy(node, &plane.kubeconfig(&Account::KubeProxy).await?),
+        Proxy::KubeProxy => kube_proxy(node, &start.plane.kubeconfig(&Account::KubeProxy).await?),
     };
     Ok(json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -36,35 +36,35 @@ pub(super) async fn pod(plane: &ControlPlane, config: &WorldConfig, node: &str) 
     }))
 }
 
-fn agent(node: &str, mode: &str, kubeconfig: &Path, more: &[&str]) -> Result<Value> {
-    let cluster_cidr = cluster_cidrs();
+/// As the chart renders it, but for what pods get by other ways than arguments, and for what is one per machine here:
+/// the file system, so that its socket is an abstract one and the node's file one of the world's folder.
+fn agent(start: &NodesStart<'_>, node: &str, kubeconfig: &Path) -> Result<Value> {
+    const SOCKET: &str = "--ready-socket";
     let socket = format!("@onehop-ready-{node}");
-    // As the chart has it, a file of the node; here all nodes have one file system.
     let kept = kubeconfig.with_file_name(format!("node-{node}.json"));
-    let kept = kept.to_string_lossy();
-    let kubeconfig = kubeconfig.to_string_lossy();
-    let always = [
-        ("--kubeconfig", kubeconfig.as_ref()),
-        ("--node-name", node),
-        ("--mode", mode),
-        ("--cluster-cidr", &cluster_cidr),
-        ("--ready-socket", &socket),
-        ("--node-file", kept.as_ref()),
-    ];
-    let always = always.iter().flat_map(|(flag, value)| [*flag, *value]);
-    let args: Vec<&str> = always.chain(more.iter().copied()).collect();
-    let program = Programs::of_this_build()?.path("onehop-node-agent")?;
+    let args = start.commands.agent.clone().with(SOCKET, &socket)?;
+    let args = args.with("--node-file", &kept.to_string_lossy())?;
+    let args = args.and([
+        ("--kubeconfig", kubeconfig.to_string_lossy().into_owned()),
+        ("--node-name", node.to_owned()),
+    ]);
+    let more = start.config.agent_flags.iter().map(|&flag| flag.to_owned());
+    let args: Vec<String> = args.into_vec().into_iter().chain(more).collect();
+    let ready = start.commands.agent_ready.clone().with(SOCKET, &socket)?;
+    let mut ready = ready.into_vec();
+    let program = ready.first_mut().context("a probe has a program")?;
+    *program = Programs::of_this_build()?
+        .path(program)?
+        .to_string_lossy()
+        .into_owned();
     Ok(json!({
         "name": "agent", "image": "onehop-node-agent",
         "args": args,
-        "readinessProbe": {
-            "exec": {"command": [program, "ready", "--ready-socket", socket]},
-            "periodSeconds": 1,
-        },
+        "readinessProbe": {"exec": {"command": ready}, "periodSeconds": 1},
     }))
 }
 
-/// The ranges of pods, as either proxy's flag takes them.
+/// The ranges of pods, as its flag takes them.
 fn cluster_cidrs() -> String {
     format!("{},{}", Fabric::CLUSTER_CIDR, Fabric::CLUSTER_CIDR6)
 }

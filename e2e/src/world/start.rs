@@ -1,9 +1,11 @@
 //! The parts of a world, each started by one function, in the order in which they need each other.
 
 use super::{
-    CloudKind, Controller, Folder, Journal, LbNode, Programs, Proxy, WorldConfig, aws, node_proxy,
+    CloudKind, Controller, Folder, Journal, LbNode, Programs, Proxy, WorldConfig, aws,
+    installation::{Arguments, Commands, SWITCH_TAIL_SECONDS},
+    node_proxy,
 };
-use crate::controlplane::{Account, ControlPlane, INSTALL_ID, SYSTEM_NAMESPACE};
+use crate::controlplane::{Account, ControlPlane};
 use anyhow::{Result, ensure};
 use e2e_cloud::{
     Cloud, Driver, NetNode,
@@ -20,8 +22,6 @@ use tokio::task::JoinHandle;
 /// Where the fake cloud's REST API listens.
 pub(super) const CLOUD: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Fabric::MANAGEMENT), 9000);
-/// Seconds that an old target group is kept after a switch. The local cloud switches at once, so little is enough.
-const SWITCH_TAIL_SECONDS: f64 = 5.0;
 
 /// The local cloud: its engine, its API and a load balancer node in each zone.
 pub(super) struct LocalCloud {
@@ -93,6 +93,7 @@ pub(super) struct NodesStart<'a> {
     pub(super) fabric: &'a Fabric,
     pub(super) plane: &'a ControlPlane,
     pub(super) config: &'a WorldConfig,
+    pub(super) commands: &'a Commands,
     pub(super) folder: &'a Folder,
     pub(super) journal: &'a Arc<Journal>,
     pub(super) clock: Clock,
@@ -115,7 +116,7 @@ pub(super) async fn nodes(start: &NodesStart<'_>) -> Result<Vec<Kubelet>> {
         };
         let node = start.fabric.add_node(name)?;
         kubelets.push(Kubelet::start(start.plane.client(), node, kubelet).await?);
-        let pod = node_proxy::pod(start.plane, config, name).await?;
+        let pod = node_proxy::pod(start, name).await?;
         start.plane.objects.create(pod).await?;
     }
     Ok(kubelets)
@@ -140,38 +141,28 @@ fn images(proxy: Proxy, speed: u32) -> Result<ImageTable> {
     })
 }
 
-/// Times of the election between two replicas: short, for a test waits for a Lease to run out.
-const ELECTION: [(&str, &str); 3] = [
-    ("--leader-elect-lease-duration", "4s"),
-    ("--leader-elect-renew-deadline", "2500ms"),
-    ("--leader-elect-retry-period", "300ms"),
-];
-
 /// The only replica of the controller.
 pub(super) async fn controller(start: &ControllerStart<'_>) -> Result<Controller> {
-    let alone = ["--leader-elect=false".to_owned()];
-    start.run("controller", &alone).await
+    let args = start.commands.controller.clone();
+    let alone = args.and([("--leader-elect", "false".to_owned())]);
+    start.run("controller", alone).await
 }
 
 /// One of two replicas, by its number.
 pub(super) async fn replica(start: &ControllerStart<'_>, number: u16) -> Result<Controller> {
     let name = format!("controller-{number}");
-    let own = [
-        ("--pod-name", name.clone()),
-        (
-            "--leader-elect-resource-namespace",
-            SYSTEM_NAMESPACE.to_owned(),
-        ),
-        // They share the management namespace.
-        (
-            "--metrics-address",
-            format!("0.0.0.0:{}", 8080 + 2 * number),
-        ),
-        ("--health-address", format!("0.0.0.0:{}", 8081 + 2 * number)),
-    ];
-    let times = ELECTION.map(|(flag, value)| (flag, value.to_owned()));
-    let flags = flags(times.into_iter().chain(own));
-    start.run(&name, &flags).await
+    // They share the management namespace, where pods would have one each.
+    let own = start.commands.controller.clone();
+    let own = own.with(
+        "--metrics-address",
+        &format!("0.0.0.0:{}", 8080 + 2 * number),
+    )?;
+    let own = own.with(
+        "--health-address",
+        &format!("0.0.0.0:{}", 8081 + 2 * number),
+    )?;
+    let own = own.and([("--pod-name", name.clone())]);
+    start.run(&name, own).await
 }
 
 /// What every controller needs.
@@ -179,7 +170,7 @@ pub(super) struct ControllerStart<'a> {
     pub(super) fabric: &'a Fabric,
     pub(super) plane: &'a ControlPlane,
     pub(super) folder: &'a Folder,
-    pub(super) proxy: Proxy,
+    pub(super) commands: &'a Commands,
     pub(super) clock: Clock,
     pub(super) cloud: CloudKind,
     /// How many times shorter the product's own bounds are.
@@ -188,47 +179,42 @@ pub(super) struct ControllerStart<'a> {
 
 impl ControllerStart<'_> {
     /// A supervised process in the management namespace.
-    async fn run(&self, name: &str, more: &[String]) -> Result<Controller> {
+    async fn run(&self, name: &str, args: Arguments) -> Result<Controller> {
         let account = Account::Controller {
             replica: name.to_owned(),
         };
         let kubeconfig = self.plane.kubeconfig(&account).await?;
-        let cloud = match self.cloud {
-            CloudKind::Local => flags([
-                ("--provider", "local".to_owned()),
-                ("--local-endpoint", format!("http://{CLOUD}")),
-            ]),
-            CloudKind::Aws => flags([
-                ("--provider", "aws".to_owned()),
-                ("--cluster-name", aws::CLUSTER.to_owned()),
-                ("--aws-region", aws::REGION.to_owned()),
-                ("--aws-vpc-id", aws::VPC.to_owned()),
-                (
-                    "--aws-api-endpoints",
-                    format!("elasticloadbalancing=http://{CLOUD},ec2=http://{CLOUD}"),
-                ),
-            ]),
-        };
         let switch_tail = SWITCH_TAIL_SECONDS / f64::from(self.speed);
-        let args = [
-            ("--install-id", INSTALL_ID.to_owned()),
-            ("--proxy", self.proxy.controller_flag().to_owned()),
-            ("--switch-tail-seconds", switch_tail.to_string()),
-            ("--kubeconfig", kubeconfig.to_string_lossy().into_owned()),
-        ];
+        let args = self
+            .in_cloud(args)
+            .with("--switch-tail-seconds", &switch_tail.to_string())?
+            // In place of the pod's account.
+            .and([("--kubeconfig", kubeconfig.to_string_lossy().into_owned())]);
         Controller::start(
             self.fabric.management().clone(),
             Programs::of_this_build()?.path("onehop-controller")?,
-            [cloud, flags(args), more.to_vec()].concat(),
+            args.into_vec(),
             self.folder.path().join(format!("{name}.log")),
             self.clock,
         )
     }
-}
 
-fn flags<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> Vec<String> {
-    let pairs = pairs.into_iter();
-    pairs
-        .flat_map(|(flag, value)| [flag.to_owned(), value])
-        .collect()
+    /// The chart knows the local cloud only.
+    fn in_cloud(&self, args: Arguments) -> Arguments {
+        match self.cloud {
+            CloudKind::Local => args,
+            CloudKind::Aws => args
+                .without(&["--provider", "--cluster-name", "--local-endpoint"])
+                .and([
+                    ("--provider", "aws".to_owned()),
+                    ("--cluster-name", aws::CLUSTER.to_owned()),
+                    ("--aws-region", aws::REGION.to_owned()),
+                    ("--aws-vpc-id", aws::VPC.to_owned()),
+                    (
+                        "--aws-api-endpoints",
+                        format!("elasticloadbalancing=http://{CLOUD},ec2=http://{CLOUD}"),
+                    ),
+                ]),
+        }
+    }
 }

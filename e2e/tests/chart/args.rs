@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use onehop_controller::args as controller;
 use onehop_e2e::chart::{Chart, NAMESPACE, Program};
+use onehop_e2e::world::{Commands, chart_values};
 use onehop_node_agent::args as agent;
 use serde_json::json;
 
@@ -137,5 +138,21 @@ fn c56_one_value_switches_the_way_to_run() -> Result<()> {
         controller.proxy,
         onehop_controller::cloud::local::resolve::NodeProxy::Replace
     );
+    Ok(())
+}
+
+/// Worlds on the embedded API server need no Helm: what they start programs with is kept, and is what the chart renders.
+#[test]
+fn worlds_without_helm_start_programs_as_the_chart_renders_them() -> Result<()> {
+    let chart = Chart::of_this_build()?;
+    for mode in ["beside", "replace"] {
+        let rendered = Commands::of(&chart.render(&chart_values(mode))?)?;
+        let wanted = serde_json::to_string_pretty(&rendered)?;
+        assert_eq!(
+            rendered,
+            Commands::golden(mode)?,
+            "e2e/src/world/installation.json should have for {mode:?}: {wanted}"
+        );
+    }
     Ok(())
 }

@@ -29,6 +29,7 @@ mod lab;
 mod labels;
 mod node_ports;
 mod removal;
+mod rights;
 mod sctp;
 mod sharing;
 mod slices;
