@@ -11,10 +11,11 @@ use kube::{
 };
 use onehop_core::crd::AddressPool;
 use onehop_e2e::{
+    controlplane::BackEnd,
     traffic::{Endpoint, Load, Running, Transport, ask_tcp},
     world::{
-        OnTerm, POD_PORT, Programs, ServiceManifest, World, WorldConfig, address_pool, eventually,
-        first_answer, pod,
+        Cluster, OnTerm, POD_PORT, Programs, ServiceManifest, World, WorldConfig, address_pool,
+        eventually, first_answer, pod,
     },
 };
 use serde_json::{Value, json};
@@ -31,8 +32,12 @@ struct Bystander {
 }
 
 impl Bystander {
-    async fn start() -> Result<Self> {
-        let world = World::start(WorldConfig::default()).await?;
+    async fn start(on: BackEnd) -> Result<Self> {
+        let config = WorldConfig {
+            cluster: Cluster::on(on),
+            ..WorldConfig::default()
+        };
+        let world = World::start(config).await?;
         let pods = [
             ("steady-a", "steady", "a"),
             ("steady-b", "steady", "b"),
@@ -124,9 +129,24 @@ const ADDRESSES: &str = "onehop.dev/loadBalancerIPs";
 const POOL: &str = "onehop.dev/address-pool";
 const SHARING: &str = "onehop.dev/allow-shared-ip";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn i8_i12_no_bad_service_or_pool_costs_another_service_a_single_request() -> Result<()> {
-    let by = Bystander::start().await?;
+mod embedded {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn i8_i12_no_bad_service_or_pool_costs_another_service_a_single_request()
+    -> anyhow::Result<()> {
+        super::bad_services_and_pools(super::BackEnd::Embedded).await
+    }
+}
+
+mod real {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn i8_i12_no_bad_service_or_pool_costs_another_service_a_single_request()
+    -> anyhow::Result<()> {
+        super::bad_services_and_pools(super::BackEnd::Real).await
+    }
+}
+
+async fn bad_services_and_pools(on: BackEnd) -> Result<()> {
+    let by = Bystander::start(on).await?;
     let world = &by.world;
     world
         .objects
@@ -230,7 +250,8 @@ async fn thousand_ports(by: &Bystander) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn i8_i12_nothing_that_befalls_programs_and_nodes_costs_a_service_a_single_request()
 -> Result<()> {
-    let mut by = Bystander::start().await?;
+    // A real API server cannot be taken away and given back.
+    let mut by = Bystander::start(BackEnd::Embedded).await?;
     // A second agent on a node, and the first one killed: the second takes over, then the other way round (K-55).
     let second = second_agent(&by.world)?;
     by.world.kill_agent("a")?;
