@@ -2,7 +2,7 @@
 
 use crate::{
     lab::{Want, pod_ports, selectorless},
-    support::{Place, world_with_pod_on_a},
+    support::{Place, PodOnA, world_with_pod_on_a},
 };
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Service;
@@ -26,60 +26,88 @@ fn second() -> Value {
     pod
 }
 
-pub(crate) async fn s04_s05_s06_s07_s32_slices_are_taken_as_they_say(on: Cluster) -> Result<()> {
+/// A world with a Service without selector that nothing serves yet, and pods to name in slices of it by hand (S-04).
+async fn hand_made(on: Cluster) -> Result<(PodOnA, SocketAddr)> {
     let world = world_with_pod_on_a(on).await?;
     world.objects.create(second()).await?;
     world
         .objects
         .pod_ready("default", "second", crate::support::READY_WITHIN)
         .await?;
-    let from = Place::PodOnA;
     let to = world.expose(selectorless("hand")).await?.cluster(80);
     world
-        .becomes(from, Transport::Tcp, to, Want::Refused)
+        .becomes(Place::PodOnA, Transport::Tcp, to, Want::Refused)
         .await?;
+    Ok((world, to))
+}
 
+fn other_ports() -> Value {
+    json!([{"name": "tcp", "protocol": "TCP", "port": OTHER_PORT}])
+}
+
+pub(crate) async fn s04_s05_s07_s32_slices_are_taken_as_they_say(on: Cluster) -> Result<()> {
+    let (world, to) = hand_made(on).await?;
+    let from = Place::PodOnA;
     // S-32: the same named port has another number on another endpoint; S-04: nobody but hands made the slices.
     let web = world.endpoint("web").await?;
     let mut other = world.endpoint("second").await?;
     other["nodeName"] = json!("b");
-    let other_ports = json!([{"name": "tcp", "protocol": "TCP", "port": OTHER_PORT}]);
     world
         .slice("hand-1", "hand", vec![web.clone()], pod_ports())
         .await?;
     world
-        .slice("hand-2", "hand", vec![other.clone()], other_ports.clone())
+        .slice("hand-2", "hand", vec![other], other_ports())
         .await?;
     world.served_by(from, to, &["web", "second"]).await?;
-
-    // S-06: a copy in another slice; the endpoint stays until no slice has it, and is ready if any copy is.
-    let mut unready = web.clone();
-    unready["conditions"] = json!({"ready": false, "serving": false});
-    world
-        .slice("hand-3", "hand", vec![unready], pod_ports())
-        .await?;
-    world
-        .slice("hand-2", "hand", vec![], other_ports.clone())
-        .await?;
-    world.served_by(from, to, &["web"]).await?;
-    world
-        .slice("hand-3", "hand", vec![web.clone()], pod_ports())
-        .await?;
-    world.slice("hand-1", "hand", vec![], pod_ports()).await?;
+    world.slice("hand-2", "hand", vec![], other_ports()).await?;
     world.served_by(from, to, &["web"]).await?;
 
     // S-07: conditions that are not stated mean ready.
     let mut bare = world.endpoint("ask-b").await?;
     bare["conditions"] = json!({});
     world
-        .slice("hand-1", "hand", vec![bare], pod_ports())
+        .slice("hand-3", "hand", vec![bare], pod_ports())
         .await?;
     world.served_by(from, to, &["web", "ask-b"]).await?;
 
     // S-05: a port of another name is not the Service's.
     let unnamed = json!([{"name": "", "protocol": "TCP", "port": POD_PORT}]);
+    world.slice("hand-3", "hand", vec![], pod_ports()).await?;
+    world.slice("hand-1", "hand", vec![web], unnamed).await?;
+    world
+        .becomes(from, Transport::Tcp, to, Want::Refused)
+        .await?;
+    world.end().await
+}
+
+/// S-06: the endpoint stays until no slice has it, and is ready if any copy is.
+pub(crate) async fn s06_copies_of_an_endpoint_in_several_slices_are_one(on: Cluster) -> Result<()> {
+    let (world, to) = hand_made(on).await?;
+    let from = Place::PodOnA;
+    let web = world.endpoint("web").await?;
+    let mut unready = web.clone();
+    unready["conditions"] = json!({"ready": false, "serving": false});
+    let mut other = world.endpoint("second").await?;
+    other["nodeName"] = json!("b");
+    // Another endpoint comes and goes with each step, so that it is seen when the step has arrived.
+    let with_second = vec![other];
+    world
+        .slice("hand-1", "hand", vec![web.clone()], pod_ports())
+        .await?;
+    world
+        .slice("hand-3", "hand", vec![unready], pod_ports())
+        .await?;
+    world
+        .slice("hand-2", "hand", with_second, other_ports())
+        .await?;
+    world.served_by(from, to, &["web", "second"]).await?;
+    world
+        .slice("hand-3", "hand", vec![web], pod_ports())
+        .await?;
     world.slice("hand-1", "hand", vec![], pod_ports()).await?;
-    world.slice("hand-3", "hand", vec![web], unnamed).await?;
+    world.slice("hand-2", "hand", vec![], other_ports()).await?;
+    world.served_by(from, to, &["web"]).await?;
+    world.slice("hand-3", "hand", vec![], pod_ports()).await?;
     world
         .becomes(from, Transport::Tcp, to, Want::Refused)
         .await?;
