@@ -37,6 +37,11 @@ impl Schema {
         }
     }
 
+    /// The schema as its definition has it.
+    pub(crate) fn root(&self) -> &Value {
+        &self.root
+    }
+
     /// Drops fields that the schema does not name, but for the envelope's.
     pub(crate) fn prune(&self, object: &mut Value) {
         Self::within_envelope(object, |object| prune(&self.root, object));

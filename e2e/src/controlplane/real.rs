@@ -47,6 +47,7 @@ pub(super) struct Real {
     forward: Forward,
     processes: Processes,
     refusals: Refusals,
+    clock: Clock,
 }
 
 impl Real {
@@ -83,6 +84,7 @@ impl Real {
             forward: Forward::open(netns, API).await?,
             processes: Processes::new(netns, folder),
             refusals: Refusals::of_log(folder.join(AUDIT_LOG)),
+            clock,
         };
         real.write_keys()?;
         real.run("etcd", real.etcd())?;
@@ -121,7 +123,8 @@ impl Real {
             kubeconfig: Some(self.write(&format!("{}-here", account.file_name()), &text)?),
             ..Options::default()
         };
-        Ok(connect(&options).await?)
+        let requests = Requests::new(&Metrics::default(), self.clock);
+        Ok(connect(&options, &requests).await?)
     }
 
     /// An administrator's kubeconfig for programs of this machine.

@@ -1,6 +1,7 @@
-//! As much of `OpenAPI` v3 as kubectl asks for: that every kind can be patched with `fieldValidation`.
+//! As much of `OpenAPI` v3 as kubectl asks for: that every kind can be patched with `fieldValidation`, and for
+//! `kubectl explain` the schemas of custom kinds, as their definitions have them.
 //!
-//! The schemas themselves are not served: kubectl then leaves the checks of fields to the server.
+//! Built-in kinds have no schemas here: kubectl leaves the checks of fields to the server, and explains nothing.
 
 use serde_json::{Map, Value, json};
 
@@ -44,8 +45,54 @@ pub(crate) fn document(kinds: &Kinds, name: &str) -> Option<Value> {
         .collect();
     Some(json!({
         "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.37.2"}, "paths": paths,
-        "components": {"schemas": {}}
+        "components": {"schemas": schemas(&own)}
     }))
+}
+
+/// Name of the schema of every object's metadata.
+const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// What the definitions of custom kinds say, each with the fields that every object has.
+fn schemas(own: &[&Kind]) -> Map<String, Value> {
+    let custom = own.iter().filter_map(|kind| {
+        let mut schema = kind.schema.as_ref()?.root().clone();
+        schema["x-kubernetes-group-version-kind"] =
+            json!([{"group": kind.group, "kind": kind.kind, "version": kind.version}]);
+        for field in ["apiVersion", "kind"] {
+            schema["properties"][field] = json!({"type": "string"});
+        }
+        schema["properties"]["metadata"] =
+            json!({"allOf": [{"$ref": format!("#/components/schemas/{OBJECT_META}")}]});
+        let domain: Vec<&str> = kind.group.rsplit('.').collect();
+        let name = format!("{}.{}.{}", domain.join("."), kind.version, kind.kind);
+        Some((name, schema))
+    });
+    let mut schemas: Map<String, Value> = custom.collect();
+    if !schemas.is_empty() {
+        schemas.insert(OBJECT_META.to_owned(), object_meta());
+    }
+    schemas
+}
+
+fn object_meta() -> Value {
+    let text = json!({"type": "string"});
+    let texts = json!({"type": "object", "additionalProperties": text});
+    json!({"type": "object", "properties": {
+        "annotations": texts,
+        "creationTimestamp": text,
+        "deletionGracePeriodSeconds": {"type": "integer"},
+        "deletionTimestamp": text,
+        "finalizers": {"type": "array", "items": text},
+        "generateName": text,
+        "generation": {"type": "integer"},
+        "labels": texts,
+        "managedFields": {"type": "array", "items": {"type": "object"}},
+        "name": text,
+        "namespace": text,
+        "ownerReferences": {"type": "array", "items": {"type": "object"}},
+        "resourceVersion": text,
+        "uid": text,
+    }})
 }
 
 fn object_path(document: &str, kind: &Kind) -> String {

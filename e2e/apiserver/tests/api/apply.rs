@@ -351,3 +351,61 @@ async fn apply_needs_a_manager_and_refuses_managed_fields() {
         (400, Some("metadata.managedFields must be nil"))
     );
 }
+
+/// What kubectl does before the first server-side apply of an object that client-side apply made.
+#[tokio::test]
+async fn a_write_may_hand_fields_from_one_manager_to_another() {
+    let client = client();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let made = json!({"metadata": {"name": "a"}, "data": {"x": "1", "y": "1"}});
+    let (code, made) = raw(
+        &client,
+        "POST",
+        &format!("{maps}?fieldManager=client-side"),
+        &made,
+    )
+    .await;
+    assert_eq!(code, 201, "{made:#}");
+    let mut entry = made["metadata"]["managedFields"][0].clone();
+    assert_eq!(entry["manager"], "client-side");
+    entry["manager"] = json!("applier");
+    entry["operation"] = json!("Apply");
+    let handed = json!([
+        {"op": "replace", "path": "/metadata/managedFields", "value": [entry]},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": made["metadata"]["resourceVersion"]},
+    ]);
+    let path = format!("{maps}/a");
+    let (code, handed) = raw_as(
+        &client,
+        "PATCH",
+        &format!("{path}?fieldManager=other"),
+        "application/json-patch+json",
+        &handed,
+    )
+    .await;
+    assert_eq!(code, 200, "{handed:#}");
+    assert_eq!(
+        handed["metadata"]["managedFields"].as_array().map(Vec::len),
+        Some(1),
+        "{handed:#}"
+    );
+    // The applier has them now, so that what it names no longer goes.
+    let applied = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "1"},
+    });
+    let (code, applied) = raw_as(
+        &client,
+        "PATCH",
+        &format!("{path}?fieldManager=applier"),
+        APPLY,
+        &applied,
+    )
+    .await;
+    assert_eq!(code, 200, "{applied:#}");
+    assert_eq!(applied["data"], json!({"x": "1"}));
+    // Whoever knows nothing of managers takes nothing away from them.
+    let plain = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "1"}});
+    let (code, plain) = raw(&client, "PUT", &path, &plain).await;
+    assert_eq!(code, 200, "{plain:#}");
+    assert_eq!(plain["metadata"]["managedFields"][0]["manager"], "applier");
+}
