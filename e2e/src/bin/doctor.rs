@@ -163,7 +163,9 @@ fn go() -> Result<String> {
             folder.display()
         ));
     }
-    let path = tool("go", "not there").with_context(|| remedy.clone())?;
+    let Ok(path) = tool("go", "") else {
+        anyhow::bail!("not there; {remedy}");
+    };
     let output = std::process::Command::new(&path)
         .args(["env", "GOVERSION"])
         // Not of a module that happens to be where this is run.
