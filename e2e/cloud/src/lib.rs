@@ -6,6 +6,7 @@
 
 pub mod assertions;
 pub mod aws;
+pub mod azure;
 pub mod cloud;
 pub mod datapath;
 pub mod driver;

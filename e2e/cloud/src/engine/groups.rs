@@ -141,6 +141,32 @@ impl Engine {
         )
     }
 
+    /// Takes targets out at once, as a cloud without a drain does: flows to them end, those that were draining too.
+    pub fn cut(
+        &mut self,
+        now: Time,
+        id: &GroupId,
+        targets: &BTreeSet<SocketAddr>,
+    ) -> Result<(), ApiError> {
+        self.call(
+            now,
+            Operation::DeregisterTargets,
+            id.as_str(),
+            |engine, cause| {
+                engine.group(id)?;
+                for target in targets {
+                    if let Some(known) = engine.group_mut(id)?.targets.get_mut(target) {
+                        known.life = Life::Left;
+                        engine.revision += 1;
+                        engine.rejudge(id, *target, engine.now, Some(cause));
+                        engine.forget_if_gone(id, *target);
+                    }
+                }
+                Ok(((), id.to_string()))
+            },
+        )
+    }
+
     /// The targets of a group that are registered or draining, or exactly those asked for: then also
     /// what is `unused` (FC-T03).
     pub fn targets(

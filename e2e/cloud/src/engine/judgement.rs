@@ -177,7 +177,7 @@ impl Engine {
         }
     }
 
-    fn forget_if_gone(&mut self, id: &GroupId, target: SocketAddr) {
+    pub(super) fn forget_if_gone(&mut self, id: &GroupId, target: SocketAddr) {
         let profile = self.profile_of(id).clone();
         if let Some(group) = self.groups.get_mut(id)
             && group

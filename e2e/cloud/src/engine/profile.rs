@@ -157,6 +157,15 @@ impl Lags {
         }
     }
 
+    /// Azure: members live some time after their PUT is complete (FC-40, FC-48).
+    pub fn azure() -> Self {
+        let local = Profile::local().lags;
+        Self {
+            registration: Lag::Uniform(Duration::from_secs(5), Duration::from_secs(15)),
+            ..local
+        }
+    }
+
     /// NLB as users report it (FC-41, FC-43 to FC-45).
     pub fn nlb_realistic() -> Self {
         let uniform = |from, to| Lag::Uniform(Duration::from_secs(from), Duration::from_secs(to));
@@ -244,6 +253,30 @@ impl Profile {
                 http_up: 200..=399,
             },
             cross_zone: false,
+            probe_unused_groups: false,
+            ..Self::local()
+        }
+    }
+
+    /// The profile `azure` (FC-20 to FC-39) with lags that tests can wait for: [`Lags::azure`] is that of FC-40 and FC-48.
+    pub fn azure() -> Self {
+        Self {
+            name: "azure",
+            all_down: AllDown::Stop,
+            unhealthy_flows: Established::Keep,
+            unhealthy_udp_flows: Established::Cut,
+            drained_flows: Established::Cut,
+            lost_flow: LostFlow::Reset,
+            hairpin: Hairpin::Itself,
+            idle_tcp: Duration::from_mins(4),
+            idle_udp: Duration::from_mins(4),
+            probe: ProbeDefaults {
+                interval: Duration::from_secs(15),
+                timeout: Duration::from_secs(30),
+                healthy: 1,
+                unhealthy: 1,
+                http_up: 200..=200,
+            },
             probe_unused_groups: false,
             ..Self::local()
         }
