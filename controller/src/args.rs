@@ -2,6 +2,7 @@
 //! environment variable of the same name.
 
 mod aws;
+mod azure;
 mod election;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,8 @@ use reqwest::Url;
 
 use self::aws::AwsArgs;
 pub use self::aws::{AwsArgsError, AwsConfig};
+use self::azure::AzureArgs;
+pub use self::azure::{AzureArgsError, AzureConfig};
 use self::election::ElectionArgs;
 pub use self::election::{ElectionConfig, ElectionError};
 use crate::cloud::local::plan;
@@ -87,6 +90,8 @@ pub struct Args {
     #[command(flatten)]
     aws: AwsArgs,
     #[command(flatten)]
+    azure: AzureArgs,
+    #[command(flatten)]
     election: ElectionArgs,
     /// Log filter.
     #[arg(long, env = "ONEHOP_LOG", default_value = "info")]
@@ -102,6 +107,8 @@ enum ProviderName {
     Local,
     /// AWS: Network Load Balancers.
     Aws,
+    /// Azure: Standard Load Balancers.
+    Azure,
 }
 
 impl ProviderName {
@@ -109,6 +116,7 @@ impl ProviderName {
         match self {
             Self::Local => "local",
             Self::Aws => "aws",
+            Self::Azure => "azure",
         }
     }
 }
@@ -128,6 +136,8 @@ pub struct Config {
     pub endpoint: Option<Url>,
     /// Of provider aws, if that is it.
     pub aws: Option<AwsConfig>,
+    /// Of provider azure, if that is it.
+    pub azure: Option<AzureConfig>,
     /// Of the local provider's planner.
     pub local: plan::Settings,
     /// Who forwards on the nodes.
@@ -165,6 +175,9 @@ pub enum ArgsError {
     /// Flags of provider aws.
     #[error(transparent)]
     Aws(#[from] AwsArgsError),
+    /// Flags of provider azure.
+    #[error(transparent)]
+    Azure(#[from] AzureArgsError),
     /// The policies make no sense.
     #[error(transparent)]
     Policies(#[from] PolicyError),
@@ -186,18 +199,25 @@ impl Args {
         };
         let switch_tail = seconds("switch-tail-seconds", self.switch_tail_seconds)?;
         let cluster = self.cluster_name.as_ref();
-        let aws = match self.provider {
-            ProviderName::Local => None,
+        let (mut aws, mut azure) = (None, None);
+        match self.provider {
+            ProviderName::Local => {}
             ProviderName::Aws => {
                 self.aws.check_claims(&classes, self.claim_classless)?;
-                Some(
+                aws = Some(
                     self.aws
                         .resolve(install.clone(), cluster, proxy, switch_tail)?,
-                )
+                );
             }
-        };
+            ProviderName::Azure => {
+                azure = Some(
+                    self.azure
+                        .resolve(install.clone(), cluster, proxy, switch_tail)?,
+                );
+            }
+        }
         let mut endpoint = self.local_endpoint;
-        if endpoint.is_none() && aws.is_none() {
+        if endpoint.is_none() && self.provider == ProviderName::Local {
             return Err(ArgsError::NoEndpoint);
         }
         // Paths are joined to it, which would replace its last part.
@@ -208,6 +228,7 @@ impl Args {
         Ok(Config {
             endpoint,
             aws,
+            azure,
             local: plan::Settings {
                 install: install.clone(),
                 switch_tail,

@@ -4,8 +4,9 @@ use anyhow::Context;
 use clap::Parser;
 use futures::FutureExt;
 use onehop_controller::app::{App, Phase};
-use onehop_controller::args::{Args, AwsConfig, Config};
+use onehop_controller::args::{Args, AwsConfig, AzureConfig, Config};
 use onehop_controller::cloud::aws::{self, Aws};
+use onehop_controller::cloud::azure::{self, Azure};
 use onehop_controller::cloud::local::Local;
 use onehop_controller::cloud::local::client::Client;
 use onehop_controller::http;
@@ -79,6 +80,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
     if let Some(aws) = config.aws {
         return on_aws(app, aws, install, stop, phase).boxed().await;
     }
+    if let Some(azure) = config.azure {
+        return on_azure(app, azure, &caller, stop, phase).boxed().await;
+    }
     let endpoint = config.endpoint.context("provider local: no endpoint")?;
     let cloud = Client::new(endpoint, install, &caller).context("provider local")?;
     let app = app.over(Local::new(cloud, config.local, config.proxy));
@@ -98,6 +102,20 @@ async fn on_aws(
         .boxed()
         .await;
     let provider = Aws::new(connected.context("provider aws")?, aws.settings);
+    app.over(provider).run(stop, phase).boxed().await?;
+    Ok(())
+}
+
+async fn on_azure(
+    app: App<()>,
+    azure: AzureConfig,
+    caller: &str,
+    stop: CancellationToken,
+    phase: watch::Sender<Phase>,
+) -> anyhow::Result<()> {
+    let client =
+        azure::client::Client::new(azure.access, azure.settings.clone(), app.clock, caller);
+    let provider = Azure::new(client.context("provider azure")?, azure.settings);
     app.over(provider).run(stop, phase).boxed().await?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Clouds: one folder per provider, and what they share.
 
 pub mod aws;
+pub mod azure;
 mod error;
 pub mod local;
 

@@ -221,6 +221,10 @@ pub trait Provider: Send + Sync + 'static {
     /// The Services a shard carries, out of those that it may touch. Pure.
     fn services(&self, shard: &Self::Shard) -> Vec<ServiceKey>;
 
+    /// Tells of a Service that a look is going to be about, for clouds whose objects do not name their Service: what
+    /// is left of it is found by its UID.
+    fn meet(&self, _service: &ServiceKey, _uid: &ServiceUid) {}
+
     /// Reads a Service's annotations and fields into the canonical spec. Pure.
     fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution;
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use onehop_core::crd::{LoadBalancer, LoadBalancerSpec, SERVICE_FINALIZER};
-use onehop_core::id::ServiceKey;
+use onehop_core::id::{ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_runtime::events::Severity;
 
@@ -26,6 +26,18 @@ pub(super) enum Case {
     Absent(ServiceKey, Option<Arc<LoadBalancer>>),
     /// It is none of our business.
     Foreign,
+}
+
+impl Case {
+    /// The Service and its UID, where it is or was ours.
+    pub(super) fn identity(&self) -> Option<(&ServiceKey, &ServiceUid)> {
+        match self {
+            Self::Ours(wanted) => Some((&wanted.service.spec.key, &wanted.service.spec.uid)),
+            Self::Leaving(service, _) => Some((&service.spec.key, &service.spec.uid)),
+            Self::Absent(key, Some(object)) => Some((key, &object.spec.service_uid)),
+            Self::Absent(_, None) | Self::Foreign => None,
+        }
+    }
 }
 
 /// A Service of ours.

@@ -57,6 +57,9 @@ impl<P: Provider> Reconciler<P> {
         if let Err(error) = self.before_the_cloud(&cases).await {
             return Some(self.write_failed(&error, &mut memory.writes));
         }
+        for (service, uid) in cases.iter().filter_map(Case::identity) {
+            self.provider.meet(service, uid);
+        }
         let lanes = self.lanes_of(shard);
         let mark = lock(&lanes).mark();
         if wanted(&cases).is_some_and(|wanted| wanted != memory.wanted) {

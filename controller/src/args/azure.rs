@@ -1,0 +1,506 @@
+//! Flags of provider azure, and the cloud config file that cloud-provider-azure reads: flags win, and alone are enough
+//! (AZ-450).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use onehop_core::crd::TargetMode;
+use onehop_core::id::{Cidr, InstallId};
+use reqwest::Url;
+use serde::Deserialize;
+
+use crate::cloud::azure::client::{Access, Credential};
+use crate::cloud::azure::settings::{Place, SecurityGroup, Settings};
+use crate::cloud::local::resolve::NodeProxy;
+
+/// Endpoint of Azure Resource Manager.
+const RESOURCE_MANAGER: &str = "https://management.azure.com/";
+/// Where tokens come from.
+const AUTHORITY: &str = "https://login.microsoftonline.com/";
+/// Most members of a pool (AZ-266).
+const POOL_SIZE: usize = 1000;
+/// How long new flows may still come to a member that was taken out (C-52).
+const TAIL: Duration = Duration::from_secs(30);
+
+/// As they are written.
+#[derive(Clone, Debug, Default, Args)]
+#[allow(
+    clippy::struct_field_names,
+    reason = "each has the name of its flag, which clap takes from it"
+)]
+pub(super) struct AzureArgs {
+    /// Cloud config file as cloud-provider-azure reads it, JSON or YAML (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_CONFIG")]
+    azure_config: Option<PathBuf>,
+    /// Subscription (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_SUBSCRIPTION_ID")]
+    azure_subscription_id: Option<String>,
+    /// Region (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_LOCATION")]
+    azure_location: Option<String>,
+    /// Resource group of our load balancers and public IPs; on AKS one of yours, not the node resource group
+    /// (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_RESOURCE_GROUP")]
+    azure_resource_group: Option<String>,
+    /// Name of our load balancer; the internal one has -internal behind it. Default: the install id (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_LOAD_BALANCER")]
+    azure_load_balancer: Option<String>,
+    /// The virtual network of the nodes (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_VNET")]
+    azure_vnet: Option<String>,
+    /// Resource group of the virtual network; default: that of the cluster config file, else that of the load balancers
+    /// (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_VNET_RESOURCE_GROUP")]
+    azure_vnet_resource_group: Option<String>,
+    /// Subnet of internal frontends where no annotation names one (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_SUBNET")]
+    azure_subnet: Option<String>,
+    /// Network security group that gets our rules; without one public Services are refused (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_SECURITY_GROUP")]
+    azure_security_group: Option<String>,
+    /// Its resource group; default: that of the virtual network (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_SECURITY_GROUP_RESOURCE_GROUP")]
+    azure_security_group_resource_group: Option<String>,
+    /// Ranges of pods that have addresses of the virtual network, by commas; without one pods are reached through
+    /// their nodes (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_POD_PREFIXES", value_delimiter = ',')]
+    azure_pod_prefixes: Vec<Cidr>,
+    /// Target mode where nothing says (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_DEFAULT_TARGET", value_enum, default_value_t = ModeName::Vip)]
+    azure_default_target: ModeName,
+    /// Tags of everything that is made, as k=v,k=v (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_TAGS", value_delimiter = ',')]
+    azure_tags: Vec<String>,
+    /// Most members of one backend pool (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_POOL_SIZE", default_value_t = POOL_SIZE)]
+    azure_pool_size: usize,
+    /// Seconds for which a member that was set Down keeps its flows before it is taken out (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_DRAIN_SECONDS", default_value_t = 600)]
+    azure_drain_seconds: u32,
+    /// Endpoint of Azure Resource Manager (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_ENDPOINT")]
+    azure_endpoint: Option<Url>,
+    /// Where tokens come from (provider azure).
+    #[arg(long, env = "AZURE_AUTHORITY_HOST")]
+    azure_authority: Option<Url>,
+    /// PEM file with certificates of authorities beside those of the system (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_CA_FILE")]
+    azure_ca_file: Option<PathBuf>,
+    /// Tenant of our identity (provider azure).
+    #[arg(long, env = "AZURE_TENANT_ID")]
+    azure_tenant_id: Option<String>,
+    /// Client id of our identity (provider azure).
+    #[arg(long, env = "AZURE_CLIENT_ID")]
+    azure_client_id: Option<String>,
+    /// File with the federated token of workload identity (provider azure).
+    #[arg(long, env = "AZURE_FEDERATED_TOKEN_FILE")]
+    azure_federated_token_file: Option<PathBuf>,
+    /// Client secret of our identity; from the environment only, so that no list of processes shows it (provider azure).
+    #[arg(skip)]
+    azure_client_secret: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum ModeName {
+    #[default]
+    Vip,
+    Node,
+    Pod,
+}
+
+/// Keys of the cloud config file that we read; others are passed over.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "the keys of another program's file"
+)]
+struct CloudConfig {
+    tenant_id: Option<String>,
+    subscription_id: Option<String>,
+    resource_manager_endpoint: Option<String>,
+    resource_group: Option<String>,
+    location: Option<String>,
+    vnet_name: Option<String>,
+    vnet_resource_group: Option<String>,
+    subnet_name: Option<String>,
+    security_group_name: Option<String>,
+    security_group_resource_group: Option<String>,
+    load_balancer_sku: Option<String>,
+    load_balancer_resource_group: Option<String>,
+    #[serde(rename = "disableOutboundSNAT")]
+    disable_outbound_snat: bool,
+    load_balancer_backend_pool_configuration_type: Option<String>,
+    service_gateway_enabled: bool,
+    tags: Option<String>,
+    tags_map: BTreeMap<String, String>,
+    aad_client_id: Option<String>,
+    aad_client_secret: Option<String>,
+    aad_federated_token_file: Option<PathBuf>,
+    use_federated_workload_identity_extension: bool,
+    use_managed_identity_extension: bool,
+    #[serde(rename = "userAssignedIdentityID")]
+    user_assigned_identity_id: Option<String>,
+}
+
+/// Resolved.
+#[derive(Clone, Debug)]
+pub struct AzureConfig {
+    /// How to reach Azure.
+    pub access: Access,
+    /// Of the provider.
+    pub settings: Settings,
+}
+
+/// What is wrong with these flags or the file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AzureArgsError {
+    /// Neither flags nor file say something that is needed (AZ-456).
+    #[error("--provider azure needs {0}: give them, or a file with these keys by --azure-config")]
+    Missing(String),
+    /// A file cannot be read.
+    #[error("{file}: {why}")]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The file asks for something that does not go (AZ-351, AZ-455).
+    #[error("the cloud config asks for {0}, which this controller does not serve")]
+    Unsupported(String),
+    /// A tag is none.
+    #[error("--azure-tags: {0:?} is not name=value")]
+    Tag(String),
+}
+
+impl AzureArgs {
+    pub(super) fn resolve(
+        mut self,
+        install: InstallId,
+        cluster: Option<&String>,
+        proxy: NodeProxy,
+        switch_tail: Duration,
+    ) -> Result<AzureConfig, AzureArgsError> {
+        self.azure_client_secret = std::env::var("AZURE_CLIENT_SECRET")
+            .ok()
+            .filter(|secret| !secret.is_empty());
+        let file = match &self.azure_config {
+            Some(path) => parse(path, &read(path)?)?,
+            None => CloudConfig::default(),
+        };
+        self.resolve_with(file, install, (cluster, proxy), switch_tail)
+    }
+
+    fn resolve_with(
+        self,
+        file: CloudConfig,
+        install: InstallId,
+        (cluster, proxy): (Option<&String>, NodeProxy),
+        switch_tail: Duration,
+    ) -> Result<AzureConfig, AzureArgsError> {
+        supported(&file)?;
+        let mut missing = Vec::new();
+        let place = self.place(&file, &install, &mut missing);
+        let credential = self.credential(&file).unwrap_or_else(|what| {
+            missing.push(what);
+            Credential::Managed { client: None }
+        });
+        if !missing.is_empty() {
+            return Err(AzureArgsError::Missing(missing.join(", ")));
+        }
+        let ca = match &self.azure_ca_file {
+            Some(path) => Some(read(path)?),
+            None => None,
+        };
+        let endpoint = file
+            .resource_manager_endpoint
+            .as_deref()
+            .unwrap_or(RESOURCE_MANAGER);
+        let url = |given: Option<Url>, default: &str| match given {
+            Some(url) => Ok(url),
+            None => default
+                .parse()
+                .map_err(|_| AzureArgsError::Unsupported(format!("the endpoint {default:?}"))),
+        };
+        Ok(AzureConfig {
+            access: Access {
+                endpoint: url(self.azure_endpoint, endpoint)?,
+                authority: url(self.azure_authority, AUTHORITY)?,
+                ca,
+                credential,
+            },
+            settings: Settings {
+                cluster: cluster.cloned().unwrap_or_else(|| install.to_string()),
+                install,
+                proxy,
+                mode: match self.azure_default_target {
+                    ModeName::Vip => TargetMode::Vip,
+                    ModeName::Node => TargetMode::Node,
+                    ModeName::Pod => TargetMode::Pod,
+                },
+                place,
+                pod_prefixes: self.azure_pod_prefixes,
+                tags: tags(&self.azure_tags, &file)?,
+                disable_outbound_snat: file.disable_outbound_snat,
+                pool_size: self.azure_pool_size,
+                switch_tail,
+                tail: TAIL,
+                drain: Duration::from_secs(self.azure_drain_seconds.into()),
+            },
+        })
+    }
+
+    /// Places: flags before the file. Resource groups that nobody names are those of the cluster.
+    fn place(&self, file: &CloudConfig, install: &InstallId, missing: &mut Vec<String>) -> Place {
+        let first = |from: &[&Option<String>]| {
+            let mut said = from.iter().filter_map(|text| text.as_ref());
+            said.find(|text| !text.is_empty()).cloned()
+        };
+        let mut need = |flag: &str, key: &str, from: &[&Option<String>]| {
+            first(from).unwrap_or_else(|| {
+                missing.push(format!("--{flag} ({key})"));
+                String::new()
+            })
+        };
+        let ours = [
+            &self.azure_resource_group,
+            &file.load_balancer_resource_group,
+            &file.resource_group,
+        ];
+        let resource_group = need("azure-resource-group", "resourceGroup", &ours);
+        let subscription = [&self.azure_subscription_id, &file.subscription_id];
+        let subscription = need("azure-subscription-id", "subscriptionId", &subscription);
+        let location = [&self.azure_location, &file.location];
+        let location = need("azure-location", "location", &location);
+        let vnet = need(
+            "azure-vnet",
+            "vnetName",
+            &[&self.azure_vnet, &file.vnet_name],
+        );
+        let subnet = [&self.azure_subnet, &file.subnet_name];
+        let subnet = need("azure-subnet", "subnetName", &subnet);
+        let vnet_resource_group = first(&[
+            &self.azure_vnet_resource_group,
+            &file.vnet_resource_group,
+            &file.resource_group,
+        ]);
+        let vnet_resource_group = vnet_resource_group.unwrap_or_else(|| resource_group.clone());
+        let group_of = first(&[
+            &self.azure_security_group_resource_group,
+            &file.security_group_resource_group,
+        ]);
+        let group = first(&[&self.azure_security_group, &file.security_group_name]);
+        let security_group = group.map(|name| SecurityGroup {
+            resource_group: group_of.unwrap_or_else(|| vnet_resource_group.clone()),
+            name,
+        });
+        Place {
+            subscription,
+            location,
+            load_balancer: first(&[&self.azure_load_balancer])
+                .unwrap_or_else(|| install.to_string()),
+            vnet,
+            vnet_resource_group,
+            subnet,
+            security_group,
+            resource_group: resource_group.to_lowercase(),
+        }
+    }
+
+    /// AZ-451, AZ-452: the environment comes before the file. The error says what is missing.
+    fn credential(&self, file: &CloudConfig) -> Result<Credential, String> {
+        let tenant = self
+            .azure_tenant_id
+            .clone()
+            .or_else(|| file.tenant_id.clone());
+        let client = self
+            .azure_client_id
+            .clone()
+            .or_else(|| file.aad_client_id.clone());
+        let secret = self
+            .azure_client_secret
+            .clone()
+            .or_else(|| file.aad_client_secret.clone());
+        let federated = self.azure_federated_token_file.clone();
+        let federated = federated.or_else(|| {
+            let file_says = file.use_federated_workload_identity_extension;
+            file.aad_federated_token_file.clone().filter(|_| file_says)
+        });
+        match (tenant, client) {
+            (Some(tenant), Some(client)) if federated.is_some() || secret.is_some() => Ok(match federated {
+                Some(token_file) => Credential::Workload { tenant, client, token_file },
+                None => Credential::Secret { tenant, client, secret: secret.unwrap_or_default() },
+            }),
+            _ if file.use_managed_identity_extension => {
+                let client = self.azure_client_id.clone().or_else(|| file.user_assigned_identity_id.clone());
+                Ok(Credential::Managed { client: client.filter(|id| !id.is_empty()) })
+            }
+            _ => Err("an identity (AZURE_TENANT_ID and AZURE_CLIENT_ID with AZURE_FEDERATED_TOKEN_FILE or \
+                      AZURE_CLIENT_SECRET, or useManagedIdentityExtension in the file)"
+                .to_owned()),
+        }
+    }
+}
+
+/// AZ-351, AZ-455.
+fn supported(file: &CloudConfig) -> Result<(), AzureArgsError> {
+    let is = |value: &Option<String>, word: &str| {
+        value
+            .as_ref()
+            .is_some_and(|it| it.eq_ignore_ascii_case(word))
+    };
+    let wrong = [
+        (file.service_gateway_enabled, "serviceGatewayEnabled"),
+        (
+            is(&file.load_balancer_backend_pool_configuration_type, "podIP"),
+            "loadBalancerBackendPoolConfigurationType podIP",
+        ),
+        (
+            is(&file.load_balancer_sku, "service"),
+            "loadBalancerSku service",
+        ),
+        (
+            is(&file.load_balancer_sku, "basic"),
+            "loadBalancerSku basic",
+        ),
+    ];
+    match wrong.into_iter().find(|(wrong, _)| *wrong) {
+        Some((_, what)) => Err(AzureArgsError::Unsupported(what.to_owned())),
+        None => Ok(()),
+    }
+}
+
+fn tags(given: &[String], file: &CloudConfig) -> Result<BTreeMap<String, String>, AzureArgsError> {
+    let mut tags = file.tags_map.clone();
+    let of_file: Vec<String> = file
+        .tags
+        .iter()
+        .flat_map(|list| list.split(',').map(str::to_owned))
+        .collect();
+    for entry in of_file
+        .iter()
+        .chain(given)
+        .filter(|entry| !entry.trim().is_empty())
+    {
+        let (key, value) = entry
+            .split_once('=')
+            .ok_or_else(|| AzureArgsError::Tag(entry.clone()))?;
+        tags.insert(key.trim().to_owned(), value.trim().to_owned());
+    }
+    Ok(tags)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, AzureArgsError> {
+    let wrong = |why: std::io::Error| AzureArgsError::File {
+        file: path.to_owned(),
+        why: why.to_string(),
+    };
+    std::fs::read(path).map_err(wrong)
+}
+
+/// JSON or YAML.
+fn parse(path: &Path, bytes: &[u8]) -> Result<CloudConfig, AzureArgsError> {
+    let wrong = |why: String| AzureArgsError::File {
+        file: path.to_owned(),
+        why,
+    };
+    let text = std::str::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
+    serde_json::from_str(text)
+        .or_else(|_| serde_saphyr::from_str(text).map_err(|error| wrong(error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"{
+        "tenantId": "t", "subscriptionId": "s", "resourceGroup": "MC_Group", "location": "westus", "vnetName": "v",
+        "subnetName": "n", "securityGroupName": "nsg", "useManagedIdentityExtension": true, "userAssignedIdentityID": "u",
+        "tags": "a=b", "somethingNew": {"x": 1}
+    }"#;
+
+    fn resolve(args: AzureArgs, file: &str) -> Result<AzureConfig, AzureArgsError> {
+        let file = parse(Path::new("f"), file.as_bytes()).unwrap();
+        let cluster = "demo".to_owned();
+        args.resolve_with(
+            file,
+            "demo-azure".into(),
+            (Some(&cluster), NodeProxy::Beside),
+            Duration::ZERO,
+        )
+    }
+
+    #[test]
+    fn az450_the_file_is_read_as_json_or_yaml_and_flags_win() {
+        let config = resolve(AzureArgs::default(), FILE).unwrap();
+        let place = &config.settings.place;
+        assert_eq!(
+            (place.resource_group.as_str(), place.load_balancer.as_str()),
+            ("mc_group", "demo-azure")
+        );
+        assert_eq!(config.settings.tags["a"], "b");
+        assert!(matches!(
+            config.access.credential,
+            Credential::Managed { client: Some(_) }
+        ));
+        let yaml = "tenantId: t\nsubscriptionId: s\nresourceGroup: g\nlocation: westus\nvnetName: v\nsubnetName: n\nuseManagedIdentityExtension: true\n";
+        let args = AzureArgs {
+            azure_vnet: Some("mine".to_owned()),
+            ..AzureArgs::default()
+        };
+        let config = resolve(args, yaml).unwrap();
+        assert_eq!(config.settings.place.vnet, "mine");
+        assert_eq!(config.settings.place.security_group, None);
+    }
+
+    #[test]
+    fn az456_everything_missing_is_named_at_once() {
+        let AzureArgsError::Missing(what) = resolve(AzureArgs::default(), "{}").unwrap_err() else {
+            panic!()
+        };
+        for part in [
+            "--azure-resource-group",
+            "subscriptionId",
+            "--azure-location",
+            "vnetName",
+            "--azure-subnet",
+            "AZURE_CLIENT_ID",
+        ] {
+            assert!(what.contains(part), "{what}");
+        }
+    }
+
+    #[test]
+    fn az451_the_environment_comes_before_the_file() {
+        let args = AzureArgs {
+            azure_tenant_id: Some("t2".to_owned()),
+            azure_client_id: Some("c2".to_owned()),
+            azure_federated_token_file: Some("/token".into()),
+            ..AzureArgs::default()
+        };
+        let config = resolve(args, FILE).unwrap();
+        assert!(
+            matches!(config.access.credential, Credential::Workload { tenant, .. } if tenant == "t2")
+        );
+    }
+
+    #[test]
+    fn az351_az455_what_is_not_served_is_said_at_start() {
+        for key in [
+            r#""serviceGatewayEnabled": true"#,
+            r#""loadBalancerSku": "Basic""#,
+        ] {
+            let file = FILE.replacen('{', &format!("{{{key},"), 1);
+            assert!(
+                matches!(
+                    resolve(AzureArgs::default(), &file),
+                    Err(AzureArgsError::Unsupported(_))
+                ),
+                "{key}"
+            );
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! The document of a load balancer: parts of Services and changes of pools are laid into it, and what is no longer
+//! wanted is taken out (AZ-101, AZ-110, AZ-141, AZ-150, AZ-172). Pure.
+//!
+//! Whatever is not named as something of ours stays byte for byte (AZ-008). Additions come before removals (AZ-109).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::document::{
+    FRONTENDS, MEMBERS, POOLS, PROBES, RULES, at, child, children, children_mut, has, lay_over,
+    name, object_mut, other_users, referred, text,
+};
+use super::names;
+use super::part::{Child, Part};
+use super::settings::Settings;
+use crate::plan::Refusal;
+
+/// Everything that is to be done to one load balancer's document.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Changes {
+    /// Parts to be made or brought up to date.
+    pub parts: Vec<Part>,
+    /// Base names of Services of which nothing stays.
+    pub removed: BTreeSet<String>,
+    /// Members that come and go.
+    pub members: Vec<PoolChange>,
+    /// Own pools that no rule uses and whose flows have ended.
+    pub pools: BTreeSet<String>,
+}
+
+/// Members of one pool that come and go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolChange {
+    /// The pool.
+    pub pool: String,
+    /// Members to add, or to set Up again: name and address.
+    pub up: Vec<(String, IpAddr)>,
+    /// Members to set Down.
+    pub down: Vec<IpAddr>,
+    /// Members to take out.
+    pub out: Vec<IpAddr>,
+}
+
+impl PoolChange {
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.up.is_empty() && self.down.is_empty() && self.out.is_empty()
+    }
+}
+
+/// A new load balancer of ours, without children.
+pub fn new(settings: &Settings) -> Value {
+    let mut tags = settings.tags.clone();
+    tags.insert(names::TAG_INSTALL.to_owned(), settings.install.to_string());
+    tags.insert(names::TAG_GENERATION.to_owned(), "1".to_owned());
+    json!({
+        "location": settings.place.location,
+        "sku": {"name": "Standard", "tier": "Regional"},
+        "tags": tags,
+        "properties": {FRONTENDS: [], POOLS: [], RULES: [], PROBES: []},
+    })
+}
+
+/// Whether a load balancer is this install's own; another one of its name is foreign (AZ-099).
+pub fn is_ours(document: &Value, settings: &Settings) -> bool {
+    super::document::tag(document, names::TAG_INSTALL) == Some(settings.install.as_str())
+}
+
+/// Lays everything in.
+pub fn apply(document: &mut Value, settings: &Settings, changes: &Changes) {
+    for part in &changes.parts {
+        lay_in(document, settings, part);
+    }
+    for change in &changes.members {
+        change_members(document, settings, change);
+    }
+    for part in &changes.parts {
+        let keep = |list: &[Child]| {
+            list.iter()
+                .map(|child| child.name.clone())
+                .collect::<Vec<_>>()
+        };
+        take_out(
+            document,
+            &part.base,
+            (
+                &keep(&part.rules),
+                &keep(&part.probes),
+                &keep(&part.frontends),
+            ),
+        );
+    }
+    for base in &changes.removed {
+        take_out(document, base, (&[], &[], &[]));
+        let pools = children_mut(document, POOLS);
+        pools.retain(|pool| !names::is_of(name(pool), base));
+    }
+    let used: Vec<String> = children(document, RULES)
+        .iter()
+        .filter_map(|rule| referred(rule, "backendAddressPool"))
+        .map(str::to_owned)
+        .collect();
+    children_mut(document, POOLS).retain(|pool| {
+        let over = changes
+            .pools
+            .iter()
+            .any(|pool_name| pool_name.eq_ignore_ascii_case(name(pool)));
+        !over
+            || used
+                .iter()
+                .any(|used| used.eq_ignore_ascii_case(name(pool)))
+    });
+    drop_unused_node_probes(document, settings);
+}
+
+/// Whether no frontend is left, so that the load balancer itself can go (AZ-082).
+pub fn is_empty(document: &Value) -> bool {
+    children(document, FRONTENDS).is_empty()
+}
+
+/// Whether everything of a part is there as it should be, and nothing else of its Service.
+pub fn is_there(document: &Value, part: &Part) -> bool {
+    let all = |list: &str, wanted: &[Child]| {
+        wanted
+            .iter()
+            .all(|wish| has(child(document, list, &wish.name), &wish.wish))
+    };
+    let stale = |list: &str, wanted: &[Child]| {
+        children(document, list).iter().any(|there| {
+            names::is_of(name(there), &part.base)
+                && !wanted
+                    .iter()
+                    .any(|w| w.name.eq_ignore_ascii_case(name(there)))
+        })
+    };
+    all(FRONTENDS, &part.frontends)
+        && all(PROBES, &part.probes)
+        && all(RULES, &part.rules)
+        && part
+            .pools
+            .iter()
+            .all(|pool| child(document, POOLS, &pool.name).is_some())
+        && !stale(RULES, &part.rules)
+        && !stale(PROBES, &part.probes)
+        && !stale_frontend(document, part)
+}
+
+/// A frontend of the Service that nobody uses and nothing wants.
+fn stale_frontend(document: &Value, part: &Part) -> bool {
+    children(document, FRONTENDS).iter().any(|there| {
+        let name = name(there);
+        names::is_of(name, &part.base)
+            && !part
+                .frontends
+                .iter()
+                .any(|w| w.name.eq_ignore_ascii_case(name))
+            && !is_used(document, name)
+    })
+}
+
+/// Whether anything of a Service is there: a rule, probe, pool or frontend of its name (AZ-110). A frontend that others
+/// use is theirs (AZ-173).
+pub fn has_part(document: &Value, base: &str) -> bool {
+    let any = |list: &str| {
+        children(document, list)
+            .iter()
+            .any(|there| names::is_of(name(there), base))
+    };
+    let frontend =
+        |there: &Value| names::is_of(name(there), base) && !is_used(document, name(there));
+    any(RULES) || any(PROBES) || any(POOLS) || children(document, FRONTENDS).iter().any(frontend)
+}
+
+/// What stands in the way of a part: a rule, NAT rule or NAT pool of somebody else with one of its frontends, ports and
+/// protocols (AZ-115).
+pub fn conflict(document: &Value, part: &Part) -> Option<Refusal> {
+    for wish in &part.rules {
+        let key = |rule: &Value| {
+            let frontend = referred(rule, "frontendIPConfiguration")?.to_ascii_lowercase();
+            let port = at(rule, &["properties", "frontendPort"])?.as_u64()?;
+            let protocol = text(rule, &["properties", "protocol"])?.to_ascii_lowercase();
+            Some((frontend, port, protocol))
+        };
+        let others = [RULES, "inboundNatRules"]
+            .into_iter()
+            .flat_map(|list| children(document, list));
+        let clash = others
+            .filter(|there| !names::is_of(name(there), &part.base))
+            .find(|there| key(there).is_some() && key(there) == key(&wish.wish));
+        if let Some(there) = clash {
+            let message = format!(
+                "rule {} has the same address, port and protocol as rule {} of somebody else",
+                wish.name,
+                name(there)
+            );
+            return Some(Refusal {
+                reason: "FrontendPortConflict",
+                message,
+            });
+        }
+    }
+    None
+}
+
+fn lay_in(document: &mut Value, settings: &Settings, part: &Part) {
+    for frontend in &part.frontends {
+        upsert(document, FRONTENDS, frontend);
+    }
+    for pool in &part.pools {
+        if child(document, POOLS, &pool.name).is_none() {
+            children_mut(document, POOLS).push(new_pool(settings, &pool.name));
+        }
+    }
+    for probe in &part.probes {
+        upsert(document, PROBES, probe);
+    }
+    for rule in &part.rules {
+        upsert(document, RULES, rule);
+    }
+}
+
+/// A pool without members. Its network is always said: without it Azure refuses addresses (AZ-230).
+pub fn new_pool(settings: &Settings, name: &str) -> Value {
+    json!({
+        "name": name,
+        "properties": {"virtualNetwork": {"id": settings.place.vnet_id()}, MEMBERS: []},
+    })
+}
+
+fn upsert(document: &mut Value, list: &str, wish: &Child) {
+    let there = children_mut(document, list);
+    let known = there
+        .iter_mut()
+        .find(|child| name(child).eq_ignore_ascii_case(&wish.name));
+    if let Some(known) = known {
+        // Untouched where it says the same in other letters.
+        if !has(Some(known), &wish.wish) {
+            lay_over(known, &wish.wish);
+        }
+    } else {
+        let mut made = wish.at_birth.clone();
+        lay_over(&mut made, &wish.wish);
+        there.push(made);
+    }
+}
+
+/// Takes out what a Service has beyond what is to be kept. Frontends that its rules leave without a user go as well
+/// when they have the name of the Service, or of one that is gone.
+fn take_out(
+    document: &mut Value,
+    base: &str,
+    (rules, probes, frontends): (&[String], &[String], &[String]),
+) {
+    let kept = |list: &[String], child: &Value| {
+        list.iter()
+            .any(|keep| keep.eq_ignore_ascii_case(name(child)))
+    };
+    let leaves =
+        |list: &[String], child: &Value| names::is_of(name(child), base) && !kept(list, child);
+    let mut left: BTreeSet<String> = BTreeSet::new();
+    children_mut(document, RULES).retain(|rule| {
+        let goes = leaves(rules, rule);
+        if goes {
+            left.extend(referred(rule, "frontendIPConfiguration").map(str::to_ascii_lowercase));
+        }
+        !goes
+    });
+    children_mut(document, PROBES).retain(|probe| !leaves(probes, probe));
+    let unused: Vec<String> = children(document, FRONTENDS)
+        .iter()
+        .filter(|frontend| {
+            leaves(frontends, frontend) || left.contains(&name(frontend).to_ascii_lowercase())
+        })
+        .filter(|frontend| !kept(frontends, frontend) && !is_used(document, name(frontend)))
+        .map(|frontend| name(frontend).to_owned())
+        .collect();
+    children_mut(document, FRONTENDS)
+        .retain(|frontend| !unused.iter().any(|gone| gone == name(frontend)));
+}
+
+/// Whether a rule or anything else of the load balancer refers to a frontend.
+pub fn is_used(document: &Value, frontend: &str) -> bool {
+    let rules = children(document, RULES).iter();
+    let mut users = rules.filter_map(|rule| referred(rule, "frontendIPConfiguration"));
+    users.any(|user| user.eq_ignore_ascii_case(frontend))
+        || !other_users(document, frontend).is_empty()
+}
+
+/// AZ-150: a shared probe stays while any rule of the load balancer refers to it.
+fn drop_unused_node_probes(document: &mut Value, settings: &Settings) {
+    let used: BTreeSet<String> = children(document, RULES)
+        .iter()
+        .filter_map(|rule| referred(rule, "probe"))
+        .map(str::to_ascii_lowercase)
+        .collect();
+    children_mut(document, PROBES).retain(|probe| {
+        !names::is_node_probe(name(probe), &settings.install)
+            || used.contains(&name(probe).to_ascii_lowercase())
+    });
+}
+
+fn change_members(document: &mut Value, settings: &Settings, change: &PoolChange) {
+    let pools = children_mut(document, POOLS);
+    let index = pools
+        .iter()
+        .position(|pool| name(pool).eq_ignore_ascii_case(&change.pool));
+    let index = index.unwrap_or_else(|| {
+        pools.push(new_pool(settings, &change.pool));
+        pools.len() - 1
+    });
+    change_pool(&mut pools[index], settings, change);
+}
+
+/// Carries a change out in the document of a pool. The difference is keyed by address (AZ-096).
+pub fn change_pool(pool: &mut Value, settings: &Settings, change: &PoolChange) {
+    let properties = object_mut(object_mut(pool).entry("properties").or_insert(Value::Null));
+    if !properties.contains_key("virtualNetwork") {
+        properties.insert(
+            "virtualNetwork".to_owned(),
+            json!({"id": settings.place.vnet_id()}),
+        );
+    }
+    let members = children_mut(pool, MEMBERS);
+    for (name, address) in &change.up {
+        let known = members
+            .iter_mut()
+            .find(|member| member_address(member) == Some(*address));
+        if let Some(known) = known {
+            set_admin(known, "Up");
+        } else if members.len() < settings.pool_size {
+            members.push(json!({"name": name, "properties": {"ipAddress": address.to_string()}}));
+        }
+    }
+    for member in members.iter_mut() {
+        if member_address(member).is_some_and(|address| change.down.contains(&address)) {
+            set_admin(member, "Down");
+        }
+    }
+    members.retain(|member| {
+        member_address(member).is_none_or(|address| !change.out.contains(&address))
+    });
+}
+
+fn set_admin(member: &mut Value, state: &str) {
+    lay_over(member, &json!({"properties": {"adminState": state}}));
+}
+
+/// The address of a member.
+pub fn member_address(member: &Value) -> Option<IpAddr> {
+    text(member, &["properties", "ipAddress"])?.parse().ok()
+}
+
+/// Whether a member is set Down.
+pub fn is_down(member: &Value) -> bool {
+    text(member, &["properties", "adminState"])
+        .is_some_and(|state| state.eq_ignore_ascii_case("Down"))
+}
+
+/// Whether a rule is on a pool, and whether every one of them has a probe: without one Down has no effect (AZ-290).
+pub fn rules_of_pool(document: &Value, pool: &str) -> (bool, bool) {
+    let on = |rule: &&Value| {
+        referred(rule, "backendAddressPool").is_some_and(|name| name.eq_ignore_ascii_case(pool))
+    };
+    let rules: Vec<_> = children(document, RULES).iter().filter(on).collect();
+    (
+        !rules.is_empty(),
+        rules.iter().all(|rule| referred(rule, "probe").is_some()),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! What was read last, shared by all Services: a look costs nothing while it is fresh (AZ-106, AZ-375).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use onehop_core::crd::LoadBalancerSpec;
+use onehop_core::id::{ServiceKey, ServiceUid};
+use onehop_core::time::Time;
+use serde_json::Value;
+
+use crate::cloud::azure::document::{name, text};
+use crate::cloud::azure::model::{Documents, Met, Observed, Roster, Rules, Times, rules};
+use crate::cloud::azure::settings::{Kind, Settings};
+
+/// How old what was read may be. Others' changes are seen this late; Azure's own controllers keep it for 120 s (AZ-375).
+const FRESH: Duration = Duration::from_secs(45);
+
+/// What was read, and whom we have met.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    documents: Arc<Documents>,
+    times: Arc<Times>,
+    roster: Roster,
+    read_at: Option<Time>,
+    version: u64,
+    /// What the rules came to, until documents or roster change.
+    rules: Option<Rules>,
+}
+
+impl Store {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No critical section can leave it half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether everything has to be read again.
+    pub(super) fn is_stale(&self, now: Time) -> bool {
+        self.state().read_at.is_none_or(|at| now.since(at) >= FRESH)
+    }
+
+    /// What was read may no longer be true.
+    pub(super) fn doubt(&self) {
+        self.state().read_at = None;
+    }
+
+    /// Counts changes, so that a reading that was overtaken by a write is known.
+    pub(super) fn version(&self) -> u64 {
+        self.state().version
+    }
+
+    /// Everything, as it was read after `version`. Where something was written meanwhile, that is newer.
+    pub(super) fn replace(&self, documents: Documents, version: u64, now: Time) {
+        let mut state = self.state();
+        if state.version == version {
+            state.set(documents, now);
+        }
+        state.read_at = Some(now);
+    }
+
+    /// A load balancer as it is now.
+    pub(super) fn set_balancer(&self, kind: Kind, document: Option<Value>, now: Time) {
+        self.change(now, |documents| match document {
+            Some(document) => drop(documents.balancers.insert(kind, document)),
+            None => drop(documents.balancers.remove(&kind)),
+        });
+    }
+
+    /// A public IP.
+    pub(super) fn public_ip(&self, id: &str) -> Option<Value> {
+        let documents = self.documents();
+        let is_it = |pip: &&Value| text(pip, &["id"]).is_some_and(|it| it.eq_ignore_ascii_case(id));
+        documents.public_ips.iter().find(is_it).cloned()
+    }
+
+    /// A public IP as it is now.
+    pub(super) fn set_public_ip(&self, id: &str, document: Option<Value>, now: Time) {
+        self.change(now, |documents| {
+            let all = &mut documents.public_ips;
+            all.retain(|pip| text(pip, &["id"]).is_none_or(|it| !it.eq_ignore_ascii_case(id)));
+            all.extend(document);
+            all.sort_by(|a, b| name(a).cmp(name(b)));
+        });
+    }
+
+    /// The security group as it is now.
+    pub(super) fn set_security(&self, document: Option<Value>, now: Time) {
+        self.change(now, |documents| documents.security = document);
+    }
+
+    fn change(&self, now: Time, change: impl FnOnce(&mut Documents)) {
+        let mut state = self.state();
+        state.version += 1;
+        let mut documents = Documents::clone(&state.documents);
+        change(&mut documents);
+        state.set(documents, now);
+    }
+
+    pub(super) fn documents(&self) -> Arc<Documents> {
+        Arc::clone(&self.state().documents)
+    }
+
+    pub(super) fn roster(&self) -> Roster {
+        self.state().roster.clone()
+    }
+
+    /// Notes a Service, so that what it has is known by its name.
+    pub(super) fn meet(&self, service: &ServiceKey, uid: &ServiceUid) {
+        if !uid.as_str().is_empty() {
+            self.state().met(service).uids.insert(uid.clone());
+        }
+    }
+
+    /// Notes what a Service asks for.
+    pub(super) fn wishes(&self, service: &ServiceKey, spec: &LoadBalancerSpec) {
+        let mut state = self.state();
+        let met = state.met(service);
+        met.uids.insert(spec.service_uid.clone());
+        if met.spec.as_deref() != Some(spec) {
+            met.spec = Some(Arc::new(spec.clone()));
+            state.rules = None;
+        }
+    }
+
+    /// A Service asks for nothing any more.
+    pub(super) fn wishes_nothing(&self, service: &ServiceKey) {
+        let mut state = self.state();
+        if state.met(service).spec.take().is_some() {
+            state.rules = None;
+        }
+    }
+
+    /// Resource groups beside our own that have public IPs of Services (AZ-049).
+    pub(super) fn resource_groups(&self) -> Vec<String> {
+        let state = self.state();
+        let specs = state
+            .roster
+            .services
+            .values()
+            .filter_map(|met| met.spec.as_ref());
+        let groups =
+            specs.filter_map(|spec| crate::cloud::azure::model::wishes(spec).resource_group);
+        let mut groups: Vec<String> = groups.map(|group| group.to_lowercase()).collect();
+        groups.sort();
+        groups.dedup();
+        groups
+    }
+
+    /// A look at one Service.
+    pub(super) fn look(&self, settings: &Settings, service: &ServiceKey) -> Observed {
+        let mut state = self.state();
+        let found = match &state.rules {
+            Some(rules) => rules.clone(),
+            None => rules(settings, &state.roster, &state.documents),
+        };
+        state.rules = Some(found.clone());
+        Observed {
+            service: service.clone(),
+            uids: state.met(service).uids.clone(),
+            asks: state.met(service).spec.is_some(),
+            documents: Arc::clone(&state.documents),
+            times: Arc::clone(&state.times),
+            rules: found,
+        }
+    }
+}
+
+impl State {
+    fn met(&mut self, service: &ServiceKey) -> &mut Met {
+        self.roster.services.entry(service.clone()).or_default()
+    }
+
+    fn set(&mut self, documents: Documents, now: Time) {
+        if *self.documents == documents {
+            return;
+        }
+        let mut times = Times::clone(&self.times);
+        times.note(&documents, now);
+        self.documents = Arc::new(documents);
+        self.times = Arc::new(times);
+        self.rules = None;
+    }
+}

@@ -1,0 +1,260 @@
+//! Members of a Service's pools: the policy's answer, in words of Azure (AZ-290 to AZ-300). Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use onehop_core::crd::{MembershipPolicy, TargetMode};
+use onehop_core::time::Time;
+use serde_json::Value;
+
+use super::balancer::{PoolChange, is_down, member_address, rules_of_pool};
+use super::document::{MEMBERS, POOLS, child, children};
+use super::model::Observed;
+use super::names;
+use super::part::Pool;
+use super::settings::{Kind, Settings};
+use crate::plan::Intent;
+use crate::plan::membership::{
+    self, Action, CloudState, Decision, Kind as PolicyKind, Policy, Readiness, State, TargetKey,
+};
+
+/// Share of a pool that may leave for no known reason without a second look (K-33).
+const MASS_PERCENT: u8 = 50;
+/// What a probe takes where none says how long.
+const PROBE_TIME: Duration = Duration::from_secs(10);
+
+/// A pool of a Service and what is in it.
+#[derive(Clone, Debug)]
+pub struct Filled<'a> {
+    intent: &'a Intent,
+    pool: &'a Pool,
+    kind: Kind,
+    /// States by target; Down counts as draining.
+    pub seen: BTreeMap<TargetKey, CloudState>,
+    /// Since when each is as it is.
+    since: BTreeMap<TargetKey, Time>,
+    /// Whether every rule on it has a probe.
+    probed: bool,
+}
+
+impl<'a> Filled<'a> {
+    /// Reads a pool. A target gets the port that the Service has for its address, else that of its other targets.
+    pub fn read(
+        intent: &'a Intent,
+        pool: &'a Pool,
+        kind: Kind,
+        seen: &Observed,
+        now: Time,
+    ) -> Self {
+        let balancer = seen.balancer(kind);
+        let document = balancer.and_then(|balancer| child(balancer, POOLS, &pool.name));
+        let known = intent
+            .members(&pool.port, pool.mode)
+            .map_or(&[][..], |members| &members.list);
+        let port = |address: IpAddr| {
+            let of = known
+                .iter()
+                .find(|member| member.key.address == address)
+                .or_else(|| known.first());
+            of.map_or(0, |member| member.key.port)
+        };
+        let (used, probed) = balancer.map_or((false, true), |balancer| {
+            rules_of_pool(balancer, &pool.name)
+        });
+        let wait = probe_time(intent, pool);
+        let (mut states, mut times) = (BTreeMap::new(), BTreeMap::new());
+        let members = document.map_or(&[][..], |pool| children(pool, MEMBERS));
+        for member in members {
+            let Some(address) = member_address(member) else {
+                continue;
+            };
+            let key = TargetKey {
+                address,
+                port: port(address),
+            };
+            let down = is_down(member);
+            let place = (kind, pool.name.to_ascii_lowercase(), address, down);
+            let since = seen.times.members.get(&place).copied().unwrap_or(now);
+            let state = match () {
+                () if down => CloudState::Draining,
+                () if !used || !probed => CloudState::Unjudged,
+                () if now.since(since) < wait => CloudState::Initial,
+                () => CloudState::Healthy,
+            };
+            states.insert(key, state);
+            times.insert(key, since);
+        }
+        Self {
+            intent,
+            pool,
+            kind,
+            seen: states,
+            since: times,
+            probed,
+        }
+    }
+
+    /// The membership policy's answer.
+    pub fn decide(&self, now: Time) -> Decision {
+        let (intent, pool) = (self.intent, self.pool);
+        let members = intent.explained(&pool.port, pool.mode, self.seen.keys());
+        let wishes = &intent.spec.membership;
+        let health = intent
+            .spec
+            .ports
+            .iter()
+            .find(|port| port.key() == pool.port)
+            .and_then(|p| p.health.as_ref());
+        let policy = Policy {
+            kind: match wishes.policy {
+                MembershipPolicy::Compat => PolicyKind::Compat,
+                MembershipPolicy::ZeroDrop | MembershipPolicy::Unknown => PolicyKind::ZeroDrop,
+            },
+            floor_percent: u8::try_from(wishes.floor_percent).unwrap_or(100),
+            hold_max: Duration::from_secs(u64::from(wishes.hold_max_seconds)),
+            readiness: if health.is_some() {
+                Readiness::ByHealth
+            } else {
+                Readiness::ByMembership
+            },
+            mass_percent: MASS_PERCENT,
+            at_most_healthy: intent
+                .members(&pool.port, pool.mode)
+                .and_then(|m| m.at_most_healthy),
+        };
+        membership::decide(&policy, &members, &self.seen, intent.view, now)
+    }
+
+    /// What the answer means for the pool (AZ-291): drain = Down, then out once its flows had their time.
+    pub fn change(&self, settings: &Settings, now: Time) -> PoolChange {
+        let decision = self.decide(now);
+        let mut change = PoolChange {
+            pool: self.pool.name.clone(),
+            ..PoolChange::default()
+        };
+        for (key, _) in decision.with(Action::Register) {
+            if reachable(settings, self.pool, key.address) {
+                change.up.push((self.member_name(key.address), key.address));
+            }
+        }
+        for (key, _) in decision.with(Action::Drain) {
+            // Without a probe Down has no effect, and what has none may as well go at once (AZ-290).
+            let list = if self.probed {
+                &mut change.down
+            } else {
+                &mut change.out
+            };
+            list.push(key.address);
+        }
+        change
+            .out
+            .extend(decision.with(Action::Release).map(|(key, _)| key.address));
+        change.out.extend(self.drained(settings, now));
+        change.up.sort();
+        change
+            .out
+            .retain(|address| change.up.iter().all(|(_, up)| up != address));
+        change
+    }
+
+    /// Members whose drain is over, or that are gone altogether.
+    fn drained(&self, settings: &Settings, now: Time) -> Vec<IpAddr> {
+        let down: Vec<TargetKey> = self.draining().collect();
+        let explained = self
+            .intent
+            .explained(&self.pool.port, self.pool.mode, &down);
+        let over = |key: &TargetKey| {
+            let state = explained
+                .iter()
+                .find(|member| member.key == *key)
+                .map(|member| member.state);
+            let gone = matches!(state, Some(State::Gone | State::Reused));
+            gone || self
+                .since
+                .get(key)
+                .is_some_and(|since| now.since(*since) >= settings.drain)
+        };
+        let back = |key: &TargetKey| {
+            let member = explained.iter().find(|member| member.key == *key);
+            member.is_some_and(|member| member.state == State::Ready)
+        };
+        down.iter()
+            .filter(|key| over(key) && !back(key))
+            .map(|key| key.address)
+            .collect()
+    }
+
+    fn draining(&self) -> impl Iterator<Item = TargetKey> + '_ {
+        let down = self
+            .seen
+            .iter()
+            .filter(|(_, state)| **state == CloudState::Draining);
+        down.map(|(key, _)| *key)
+    }
+
+    /// When time alone changes the answer.
+    pub fn next_look(&self, settings: &Settings, now: Time) -> Option<Time> {
+        let wait = probe_time(self.intent, self.pool);
+        let turns = self.seen.iter().filter_map(|(key, state)| {
+            let since = *self.since.get(key)?;
+            match state {
+                CloudState::Initial => Some(since + wait),
+                CloudState::Draining => Some(since + settings.drain),
+                _ => None,
+            }
+        });
+        let next = turns.chain(self.decide(now).next_look).min()?;
+        Some(next.max(now + Duration::from_millis(100)))
+    }
+
+    /// Node members have their node's name (AZ-090).
+    fn member_name(&self, address: IpAddr) -> String {
+        let machine = self
+            .intent
+            .machines
+            .get(&address)
+            .filter(|_| self.pool.mode != TargetMode::Pod);
+        machine.map_or_else(
+            || names::pod_member(address),
+            |machine| machine.node.to_string(),
+        )
+    }
+
+    /// The pool.
+    pub const fn pool(&self) -> &Pool {
+        self.pool
+    }
+
+    /// The load balancer that it is on.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+}
+
+/// AZ-252: pods outside of the network are no members.
+fn reachable(settings: &Settings, pool: &Pool, address: IpAddr) -> bool {
+    pool.mode != TargetMode::Pod
+        || settings
+            .pod_prefixes
+            .iter()
+            .any(|range| range.contains(address))
+}
+
+/// Probe interval times threshold (AZ-292).
+fn probe_time(intent: &Intent, pool: &Pool) -> Duration {
+    let port = intent
+        .spec
+        .ports
+        .iter()
+        .find(|port| port.key() == pool.port);
+    let health = port.and_then(|port| port.health.as_ref());
+    health.map_or(PROBE_TIME, |health| {
+        Duration::from_secs(u64::from(health.interval_seconds * health.healthy))
+    })
+}
+
+/// Whether a pool document has any member at all.
+pub fn has_members(pool: Option<&Value>) -> bool {
+    pool.is_some_and(|pool| !children(pool, MEMBERS).is_empty())
+}

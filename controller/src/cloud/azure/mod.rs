@@ -1,0 +1,207 @@
+//! Provider `azure`: Standard Load Balancers.
+//!
+//! A shard is one Service. Everything is decided in pure modules (`annotations`, `resolve`, `part`, `balancer`, `security`,
+//! `public_ip`, `members`, `plan`); `client` talks to Azure Resource Manager. What all Services share, a load balancer's
+//! document and the security group's rules, has one writer each in `client`, which carries out everything that waits in
+//! one write (AZ-100).
+
+pub mod annotations;
+pub mod balancer;
+pub mod client;
+pub mod document;
+mod health;
+pub mod members;
+pub mod model;
+pub mod names;
+mod outcome;
+pub mod part;
+pub mod plan;
+pub mod public_ip;
+pub mod resolve;
+pub mod security;
+pub mod settings;
+pub mod step;
+#[cfg(test)]
+mod testkit;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
+use onehop_core::id::{ServiceKey, ServiceUid};
+use onehop_core::service::ServiceSpec;
+use onehop_core::time::Time;
+
+use self::client::Client;
+use self::document::{MEMBERS, POOLS, children};
+use self::members::Filled;
+use self::model::{Observed, build};
+use self::settings::Settings;
+use self::step::AzureStep;
+use super::{AddressBook, CloudError, Holder};
+use crate::lease::Fence;
+use crate::plan::{
+    Effect, Existing, Found, Giver, Intent, Listed, Look, Market, Outcome, Placed, Plan, Provider,
+    Resolution,
+};
+
+/// The provider.
+#[derive(Debug)]
+pub struct Azure {
+    client: Client,
+    settings: Settings,
+}
+
+impl Azure {
+    /// A provider over a client.
+    pub const fn new(client: Client, settings: Settings) -> Self {
+        Self { client, settings }
+    }
+}
+
+impl Provider for Azure {
+    type Shard = ServiceKey;
+    type Observed = Observed;
+    type Step = AzureStep;
+
+    fn name(&self) -> &'static str {
+        "azure"
+    }
+
+    fn shards(&self, service: &ServiceKey) -> Vec<ServiceKey> {
+        vec![service.clone()]
+    }
+
+    fn services(&self, shard: &ServiceKey) -> Vec<ServiceKey> {
+        vec![shard.clone()]
+    }
+
+    fn meet(&self, service: &ServiceKey, uid: &ServiceUid) {
+        self.client.meet(service, uid);
+    }
+
+    fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution {
+        resolve::resolve(&self.settings, service, last_good)
+    }
+
+    /// Addresses are the cloud's; what is noted is who asks for what, since the security group's rules are those of all
+    /// Services at once (AZ-212).
+    fn place(
+        &self,
+        service: &ServiceSpec,
+        spec: &LoadBalancerSpec,
+        _market: &Market,
+        _book: &mut AddressBook,
+    ) -> Placed {
+        self.client.wishes(&service.key, spec);
+        Placed {
+            giver: Giver::Cloud,
+            ..Placed::default()
+        }
+    }
+
+    /// Comes before the first write for every Service that has an address: none of them is missing from the rules.
+    fn restore(&self, found: Found<'_>, _book: &mut AddressBook) -> Result<(), Holder> {
+        self.client.meet(&found.holder.service, &found.holder.uid);
+        if let (Some(_), Some(spec)) = (found.service, found.spec) {
+            self.client.wishes(&found.holder.service, spec);
+        }
+        Ok(())
+    }
+
+    fn pool_statuses(
+        &self,
+        _pools: &[AddressPool],
+        _book: &AddressBook,
+    ) -> BTreeMap<String, AddressPoolStatus> {
+        BTreeMap::new()
+    }
+
+    async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {
+        Box::pin(self.client.inventory()).await
+    }
+
+    async fn observe(
+        &self,
+        shard: &ServiceKey,
+        _look: Look<'_, Observed>,
+    ) -> Result<Observed, CloudError> {
+        // How deep a look goes is the store's to know: it reads what it lacks.
+        Box::pin(self.client.observe(shard)).await
+    }
+
+    fn target_addresses(&self, seen: &Observed) -> BTreeSet<IpAddr> {
+        let bases = seen.bases(&self.settings);
+        let balancers = seen.documents.balancers.values();
+        let pools = balancers.flat_map(|balancer| children(balancer, POOLS));
+        let own = pools.filter(|pool| {
+            bases
+                .iter()
+                .any(|base| names::is_of(document::name(pool), base))
+        });
+        own.flat_map(|pool| children(pool, MEMBERS))
+            .filter_map(balancer::member_address)
+            .collect()
+    }
+
+    fn plan(
+        &self,
+        shard: &ServiceKey,
+        intents: &[Intent],
+        seen: &Observed,
+        now: Time,
+    ) -> Plan<AzureStep> {
+        plan::plan(&self.settings, shard, intents.first(), seen, now)
+    }
+
+    async fn execute(&self, step: &AzureStep, fence: &Fence) -> Result<Effect, CloudError> {
+        Box::pin(self.client.execute(step, fence)).await
+    }
+
+    fn next_look(
+        &self,
+        _shard: &ServiceKey,
+        intents: &[Intent],
+        seen: &Observed,
+        now: Time,
+    ) -> Option<Time> {
+        let intent = intents.first()?;
+        let built = build(
+            &self.settings,
+            &intent.service,
+            &intent.spec,
+            &seen.documents,
+        )
+        .ok()?;
+        let kind = built.part.kind;
+        let pools = built
+            .part
+            .pools
+            .iter()
+            .map(|pool| Filled::read(intent, pool, kind, seen, now));
+        let looks = pools.filter_map(|filled| filled.next_look(&self.settings, now));
+        let unused = seen
+            .times
+            .unused
+            .values()
+            .map(|since| *since + self.settings.switch_tail);
+        looks.chain(unused.filter(|at| *at > now)).min()
+    }
+
+    fn outcome(&self, intent: &Intent, seen: &Observed, now: Time) -> Outcome {
+        outcome::outcome(&self.settings, intent, seen, now)
+    }
+
+    fn left_of(&self, _service: &ServiceKey, seen: &Observed) -> BTreeSet<ServiceUid> {
+        let bases = seen.bases(&self.settings);
+        // Also while the rules are made with what it asks for: those of a Service that is gone go first.
+        let left = bases
+            .iter()
+            .filter(|base| seen.asks || plan::is_left(&self.settings, seen, base));
+        left.map(|base| ServiceUid::from(base.as_str())).collect()
+    }
+
+    fn listed(&self, intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed> {
+        outcome::listed(&self.settings, intent, seen, now)
+    }
+}

@@ -1,0 +1,302 @@
+//! What the planner sees: documents as they came, and what is remembered of their members' times.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use onehop_core::crd::LoadBalancerSpec;
+use onehop_core::id::{ServiceKey, ServiceUid};
+use onehop_core::time::Time;
+use serde_json::Value;
+
+use super::annotations::{self, Wishes};
+use super::balancer::{is_down, member_address};
+use super::document::{
+    FRONTENDS, MEMBERS, POOLS, RULES, child, children, name, reference, referred, text,
+};
+use super::names;
+use super::part::{self, Address, Makings, Part};
+use super::public_ip::{Asker, address_of, services_of};
+use super::security::{self, Addresses, Demand};
+use super::settings::{Kind, Settings};
+use crate::plan::Refusal;
+
+/// Documents in the cloud.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Documents {
+    /// Load balancers of ours.
+    pub balancers: BTreeMap<Kind, Value>,
+    /// Public IPs of the resource groups that are read.
+    pub public_ips: Vec<Value>,
+    /// The network security group.
+    pub security: Option<Value>,
+}
+
+/// Since when members are as they are, as far as this process knows: Azure does not say (AZ-292).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Since when an address is in a pool, Up or Down.
+    pub members: BTreeMap<Place, Time>,
+    /// Since when no rule uses a pool.
+    pub unused: BTreeMap<(Kind, String), Time>,
+}
+
+/// A member: load balancer, pool in lower case, address, and whether it is Down.
+pub type Place = (Kind, String, IpAddr, bool);
+
+impl Times {
+    /// Notes what is new in the documents and forgets what is gone. What is found without a time begins now: late, never
+    /// early.
+    pub fn note(&mut self, documents: &Documents, now: Time) {
+        let (mut members, mut unused) = (BTreeMap::new(), BTreeMap::new());
+        for (kind, balancer) in &documents.balancers {
+            let rules = children(balancer, RULES).iter();
+            let used: BTreeSet<String> = rules
+                .filter_map(|rule| referred(rule, "backendAddressPool"))
+                .map(str::to_ascii_lowercase)
+                .collect();
+            for pool in children(balancer, POOLS) {
+                let pool_name = name(pool).to_ascii_lowercase();
+                for member in children(pool, MEMBERS) {
+                    let Some(address) = member_address(member) else {
+                        continue;
+                    };
+                    let place = (*kind, pool_name.clone(), address, is_down(member));
+                    let since = self.members.get(&place).copied().unwrap_or(now);
+                    members.insert(place, since);
+                }
+                if !used.contains(&pool_name) {
+                    let key = (*kind, pool_name);
+                    let since = self.unused.get(&key).copied().unwrap_or(now);
+                    unused.insert(key, since);
+                }
+            }
+        }
+        *self = Self { members, unused };
+    }
+}
+
+/// Services that this process has met: their documents do not name them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Roster {
+    /// By name.
+    pub services: BTreeMap<ServiceKey, Met>,
+}
+
+/// What is known of a Service.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Met {
+    /// UIDs under which it was met; of earlier ones something may be left.
+    pub uids: BTreeSet<ServiceUid>,
+    /// What it asks for, while it is there.
+    pub spec: Option<Arc<LoadBalancerSpec>>,
+}
+
+/// What a look at a Service gives.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The Service.
+    pub service: ServiceKey,
+    /// UIDs under which it was met.
+    pub uids: BTreeSet<ServiceUid>,
+    /// Whether the security group's rules are made with what it asks for.
+    pub asks: bool,
+    /// The documents.
+    pub documents: Arc<Documents>,
+    /// Times of members.
+    pub times: Arc<Times>,
+    /// How the rules of the security group stand.
+    pub rules: Rules,
+}
+
+/// How the rules of the network security group stand, for all Services at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rules {
+    /// As they should be.
+    Right,
+    /// To be written.
+    Due,
+    /// They cannot be written.
+    Refused(Refusal),
+}
+
+impl Observed {
+    /// A load balancer.
+    pub fn balancer(&self, kind: Kind) -> Option<&Value> {
+        self.documents.balancers.get(&kind)
+    }
+
+    /// Base names under which the Service may have something: of its UIDs, and of public IPs that name it (AZ-110).
+    pub fn bases(&self, settings: &Settings) -> BTreeSet<String> {
+        let stem = format!("{}-", settings.cluster);
+        let named = self.public_ips().filter_map(|pip| {
+            let rest = name(pip).strip_prefix(&stem)?;
+            Some(rest.chars().take(names::LONGEST_BASE).collect())
+        });
+        self.uids.iter().map(names::base).chain(named).collect()
+    }
+
+    /// Public IPs that name the Service.
+    pub fn public_ips(&self) -> impl Iterator<Item = &Value> {
+        let own = self.service.to_string();
+        self.documents
+            .public_ips
+            .iter()
+            .filter(move |pip| services_of(pip).contains(&own))
+    }
+}
+
+/// A Service's part, with the public IPs that have to be written for it.
+#[derive(Clone, Debug)]
+pub struct Built {
+    /// The part.
+    pub part: Part,
+    /// Public IPs to be written: id and document.
+    pub public_ips: Vec<(String, Value)>,
+    /// Ids of the public IPs that it uses.
+    pub uses: Vec<String>,
+}
+
+/// Builds a Service's part out of what is there. A refusal leaves everything as it is (AZ-107).
+pub fn build(
+    settings: &Settings,
+    service: &ServiceKey,
+    spec: &LoadBalancerSpec,
+    documents: &Documents,
+) -> Result<Built, Refusal> {
+    let wishes = annotations::of_options(spec);
+    let asker = Asker {
+        service,
+        spec,
+        wishes: &wishes,
+    };
+    let balancer = documents.balancers.get(&part::kind(&wishes));
+    let (mut public_ips, mut uses) = (Vec::new(), Vec::new());
+    let mut frontends = BTreeMap::new();
+    for family in &spec.families {
+        let address = if wishes.internal {
+            Address::Private {
+                subnet: wishes.subnet.clone(),
+                pinned: wishes.pinned.get(family).copied(),
+            }
+        } else {
+            let pip = asker.public_ip(settings, &documents.public_ips, *family)?;
+            public_ips.extend(pip.write.map(|document| (pip.id.clone(), document)));
+            uses.push(pip.id.clone());
+            Address::Public { id: pip.id }
+        };
+        let there = balancer
+            .and_then(|balancer| holder(balancer, &address))
+            .map(str::to_owned);
+        frontends.insert(*family, (address, there));
+    }
+    let part = Part::new(
+        settings,
+        Makings {
+            spec,
+            wishes: &wishes,
+        },
+        |family| {
+            // Each family of the spec was put in just above.
+            let none = || {
+                (
+                    Address::Private {
+                        subnet: None,
+                        pinned: None,
+                    },
+                    None,
+                )
+            };
+            frontends.get(&family).cloned().unwrap_or_else(none)
+        },
+    );
+    Ok(Built {
+        part,
+        public_ips,
+        uses,
+    })
+}
+
+/// The frontend that holds an address already: Services that share it share the frontend (AZ-171).
+fn holder<'a>(balancer: &'a Value, address: &Address) -> Option<&'a str> {
+    let holds = |frontend: &&Value| match address {
+        Address::Public { id } => {
+            reference(frontend, "publicIPAddress").is_some_and(|it| it.eq_ignore_ascii_case(id))
+        }
+        Address::Private { pinned, .. } => {
+            pinned.is_some()
+                && text(frontend, &["properties", "privateIPAddress"]).and_then(|a| a.parse().ok())
+                    == *pinned
+        }
+    };
+    children(balancer, FRONTENDS).iter().find(holds).map(name)
+}
+
+/// Addresses of a part's frontends, as far as there are some.
+pub fn addresses(part: &Part, documents: &Documents) -> Vec<IpAddr> {
+    let Some(balancer) = documents.balancers.get(&part.kind) else {
+        return Vec::new();
+    };
+    let address = |frontend: &Value| {
+        if let Some(id) = reference(frontend, "publicIPAddress") {
+            let mut all = documents.public_ips.iter();
+            let pip =
+                all.find(|pip| text(pip, &["id"]).is_some_and(|it| it.eq_ignore_ascii_case(id)))?;
+            return address_of(pip);
+        }
+        text(frontend, &["properties", "privateIPAddress"])?
+            .parse()
+            .ok()
+    };
+    let wanted = part
+        .frontends
+        .iter()
+        .filter_map(|frontend| child(balancer, FRONTENDS, &frontend.name));
+    wanted.filter_map(address).collect()
+}
+
+/// What all Services need of the security group.
+pub fn demands(settings: &Settings, roster: &Roster, documents: &Documents) -> Vec<Demand> {
+    let one = |(service, met): (&ServiceKey, &Met)| {
+        let spec = met.spec.as_ref()?;
+        let part = build(settings, service, spec, documents).ok()?.part;
+        let balancer = documents.balancers.get(&part.kind)?;
+        let of_mode = |mode| {
+            let pools = part.pools.iter().filter(move |pool| pool.mode == mode);
+            let pools = pools.filter_map(|pool| child(balancer, POOLS, &pool.name));
+            pools
+                .flat_map(|pool| children(pool, MEMBERS))
+                .filter_map(member_address)
+                .collect()
+        };
+        let at = Addresses {
+            frontends: addresses(&part, documents),
+            nodes: of_mode(onehop_core::crd::TargetMode::Node),
+            pods: of_mode(onehop_core::crd::TargetMode::Pod),
+        };
+        Some(security::demands(
+            settings,
+            spec,
+            &annotations::of_options(spec),
+            &at,
+        ))
+    };
+    roster.services.iter().filter_map(one).flatten().collect()
+}
+
+/// How the rules of the security group stand.
+pub fn rules(settings: &Settings, roster: &Roster, documents: &Documents) -> Rules {
+    let Some(document) = &documents.security else {
+        return Rules::Right;
+    };
+    match security::desired(settings, document, &demands(settings, roster, documents)) {
+        Ok(desired) if security::differs(&desired, document) => Rules::Due,
+        Ok(_) => Rules::Right,
+        Err(refusal) => Rules::Refused(refusal),
+    }
+}
+
+/// Wishes of a spec, for whoever needs them beside the part.
+pub fn wishes(spec: &LoadBalancerSpec) -> Wishes {
+    annotations::of_options(spec)
+}

@@ -1,0 +1,212 @@
+//! What to say about a Service, and what agents are told of its targets, read off the last observation. Pure.
+
+use std::collections::BTreeMap;
+
+use onehop_core::crd::TargetState;
+use onehop_core::time::Time;
+
+use super::balancer::{conflict, is_ours, is_there};
+use super::document::{POOLS, child, text};
+use super::members::Filled;
+use super::model::{Built, Observed, Rules, addresses, build, wishes};
+use super::part::Pool;
+use super::settings::Settings;
+use crate::plan::membership::{Action, CloudState, State, TargetKey};
+use crate::plan::{Intent, Listed, Notice, Outcome, PortCount, Programmed, Refusal};
+
+/// State, addresses, ids and counts.
+pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now: Time) -> Outcome {
+    let built = build(settings, &intent.service, &intent.spec, &seen.documents);
+    let mut outcome = Outcome {
+        programmed: Programmed::Yes,
+        addresses: Vec::new(),
+        host: None,
+        notices: Vec::new(),
+        resources: Vec::new(),
+        ports: BTreeMap::new(),
+        mass_removal: None,
+    };
+    match built {
+        Ok(built) => fill(settings, intent, (&built, seen), now, &mut outcome),
+        Err(why) => refuse(&mut outcome, &why),
+    }
+    outcome
+}
+
+fn refuse(outcome: &mut Outcome, why: &Refusal) {
+    outcome.programmed = Programmed::Waiting(why.message.clone());
+    outcome.notices.push(Notice {
+        reason: why.reason,
+        message: why.message.clone(),
+        degrades: true,
+    });
+}
+
+fn fill(
+    settings: &Settings,
+    intent: &Intent,
+    (built, seen): (&Built, &Observed),
+    now: Time,
+    outcome: &mut Outcome,
+) {
+    let part = &built.part;
+    outcome.addresses = addresses(part, &seen.documents);
+    // Beside our own: nodes accept them too, and they are rules' destinations (AZ-050).
+    outcome.addresses.extend(wishes(&intent.spec).additional);
+    for id in &built.uses {
+        outcome.resources.push(("publicIP", id.clone(), 1));
+    }
+    let Some(balancer) = seen.balancer(part.kind) else {
+        outcome.programmed = Programmed::Waiting("the load balancer is not made yet".to_owned());
+        return;
+    };
+    outcome.resources.push((
+        "loadBalancer",
+        text(balancer, &["id"]).unwrap_or_default().to_owned(),
+        1,
+    ));
+    for pool in &part.pools {
+        let filled = Filled::read(intent, pool, part.kind, seen, now);
+        let decision = filled.decide(now);
+        outcome.mass_removal = outcome.mass_removal.or(decision.mass_removal);
+        let held = decision.with(Action::Hold).count();
+        for port in ports_of(intent, pool) {
+            let mut count = PortCount {
+                held: amount(held),
+                ..PortCount::default()
+            };
+            for state in filled.seen.values() {
+                tally(&mut count, *state);
+            }
+            outcome.ports.insert(port, count);
+        }
+    }
+    if !is_ours(balancer, settings) {
+        let message = format!(
+            "load balancer {} has no tag of this install, so it is somebody else's: give ours another name",
+            settings.place.balancer(part.kind)
+        );
+        refuse(
+            outcome,
+            &Refusal {
+                reason: "LoadBalancerForeign",
+                message,
+            },
+        );
+    } else if let Some(why) = conflict(balancer, part) {
+        refuse(outcome, &why);
+    } else if !is_there(balancer, part) {
+        outcome.programmed =
+            Programmed::Waiting("its part of the load balancer is not written yet".to_owned());
+    } else if outcome.addresses.is_empty() {
+        outcome.programmed = Programmed::Waiting("its frontend has no address yet".to_owned());
+    } else {
+        match &seen.rules {
+            Rules::Right => {}
+            Rules::Due => {
+                outcome.programmed = Programmed::Waiting(
+                    "the rules of the security group are not written yet".to_owned(),
+                );
+            }
+            Rules::Refused(why) => refuse(outcome, why),
+        }
+    }
+}
+
+/// Ports of a Service that are on a pool: those of its mode.
+fn ports_of<'a>(
+    intent: &'a Intent,
+    pool: &'a Pool,
+) -> impl Iterator<Item = onehop_core::id::PortKey> + 'a {
+    let same = |port: &&onehop_core::crd::LoadBalancerPort| port.mode == pool.mode;
+    intent
+        .spec
+        .ports
+        .iter()
+        .filter(same)
+        .map(onehop_core::crd::LoadBalancerPort::key)
+}
+
+fn tally(count: &mut PortCount, state: CloudState) {
+    match state {
+        CloudState::Draining => count.draining += 1,
+        state => {
+            count.registered += 1;
+            match state {
+                CloudState::Healthy | CloudState::Unjudged => count.healthy += 1,
+                CloudState::Initial => count.initial += 1,
+                CloudState::Unhealthy | CloudState::Draining => count.unhealthy += 1,
+            }
+        }
+    }
+}
+
+fn amount(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Every target of every pool, and those that are about to be registered (K-20).
+pub(super) fn listed(
+    settings: &Settings,
+    intent: &Intent,
+    seen: &Observed,
+    now: Time,
+) -> Vec<Listed> {
+    let Ok(built) = build(settings, &intent.service, &intent.spec, &seen.documents) else {
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for pool in &built.part.pools {
+        let filled = Filled::read(intent, pool, built.part.kind, seen, now);
+        let known = seen
+            .balancer(built.part.kind)
+            .and_then(|balancer| child(balancer, POOLS, &pool.name));
+        let decision = filled.decide(now);
+        let mut states: BTreeMap<TargetKey, TargetState> = BTreeMap::new();
+        if known.is_none() {
+            let members = intent
+                .members(&pool.port, pool.mode)
+                .into_iter()
+                .flat_map(|members| &members.list);
+            let ready = members.filter(|member| member.state == State::Ready);
+            states.extend(ready.map(|member| (member.key, TargetState::Active)));
+        }
+        states.extend(filled.seen.iter().map(|(key, state)| {
+            let state = if *state == CloudState::Draining {
+                TargetState::Draining
+            } else {
+                TargetState::Active
+            };
+            (*key, state)
+        }));
+        states.extend(
+            decision
+                .with(Action::Hold)
+                .map(|(key, _)| (key, TargetState::Held)),
+        );
+        states.extend(
+            decision
+                .with(Action::Register)
+                .map(|(key, _)| (key, TargetState::Active)),
+        );
+        for port in ports_of(intent, pool) {
+            let number = number_of(intent, &port, pool);
+            all.extend(states.iter().map(|(key, state)| Listed {
+                port: port.clone(),
+                mode: pool.mode,
+                key: TargetKey {
+                    port: number.unwrap_or(key.port),
+                    ..*key
+                },
+                state: *state,
+            }));
+        }
+    }
+    all
+}
+
+/// The port at which a Service's port is reached at the members of its pool.
+fn number_of(intent: &Intent, port: &onehop_core::id::PortKey, pool: &Pool) -> Option<u16> {
+    let members = intent.members(port, pool.mode)?;
+    members.list.first().map(|member| member.key.port)
+}

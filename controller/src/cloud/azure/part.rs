@@ -1,0 +1,310 @@
+//! One Service's part of a load balancer: frontends, pools, probes and rules as they should be (AZ-080 to AZ-099,
+//! AZ-130 to AZ-150). Pure.
+//!
+//! Parts are told apart by the names of their children, so that any number of them fits into one document and goes out
+//! in one PUT (AZ-101).
+
+use std::net::IpAddr;
+
+use onehop_core::crd::{HealthBy, HealthProtocol, LoadBalancerPort, LoadBalancerSpec, TargetMode};
+use onehop_core::id::{IpFamily, Protocol};
+use serde_json::{Value, json};
+
+use super::annotations::Wishes;
+use super::document::{FRONTENDS, POOLS, PROBES};
+use super::names::{self, Half};
+use super::resolve::Flavour;
+use super::settings::{Kind, Settings};
+
+/// Minutes after which Azure forgets an idle flow, where nothing says.
+const IDLE_MINUTES: u32 = 4;
+
+/// A Service's part of a load balancer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Base name: what begins with it is the Service's.
+    pub base: String,
+    /// The load balancer.
+    pub kind: Kind,
+    /// Frontends, one a family.
+    pub frontends: Vec<Child>,
+    /// Pools that its rules use.
+    pub pools: Vec<Pool>,
+    /// Probes.
+    pub probes: Vec<Child>,
+    /// Rules.
+    pub rules: Vec<Child>,
+}
+
+/// A child of a load balancer as it should be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Child {
+    /// Its name.
+    pub name: String,
+    /// What is asked of it: compared, and laid over what is there.
+    pub wish: Value,
+    /// What is said beside that when it is made, and left alone afterwards (AZ-155).
+    pub at_birth: Value,
+}
+
+/// A pool that rules use.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// What its members are.
+    pub mode: TargetMode,
+    /// Their family.
+    pub family: IpFamily,
+    /// The port that its members are for.
+    pub port: onehop_core::id::PortKey,
+}
+
+/// A frontend that is given: of a Service that shares its address, or of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A public IP, by its id.
+    Public {
+        /// Id of the public IP.
+        id: String,
+    },
+    /// An address of a subnet.
+    Private {
+        /// Name of the subnet, if an annotation says which.
+        subnet: Option<String>,
+        /// The very address, if one is asked for.
+        pinned: Option<IpAddr>,
+    },
+}
+
+/// What a part is made of, beside settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Makings<'a> {
+    /// The resolved wishes.
+    pub spec: &'a LoadBalancerSpec,
+    /// Annotations, read again.
+    pub wishes: &'a Wishes,
+}
+
+impl Part {
+    /// The part of a Service. `frontend` says what a family's frontend holds and, where one with that address is there
+    /// already, its name.
+    pub fn new(
+        settings: &Settings,
+        makings: Makings<'_>,
+        frontend: impl Fn(IpFamily) -> (Address, Option<String>),
+    ) -> Self {
+        let spec = makings.spec;
+        let kind = kind(makings.wishes);
+        let mut part = Self {
+            base: names::base(&spec.service_uid),
+            kind,
+            frontends: Vec::new(),
+            pools: Vec::new(),
+            probes: Vec::new(),
+            rules: Vec::new(),
+        };
+        for family in &spec.families {
+            let half = Half::of(*family, &spec.families);
+            let (address, there) = frontend(*family);
+            let own = names::frontend(&part.base, makings.wishes.subnet.as_deref(), half);
+            let name = there.unwrap_or(own);
+            part.frontends
+                .push(frontend_child(settings, &name, &address, *family));
+            let side = Side {
+                settings,
+                makings,
+                family: *family,
+                half,
+                frontend: name,
+            };
+            for port in &spec.ports {
+                side.port(&mut part, port);
+            }
+        }
+        part
+    }
+}
+
+/// Which load balancer a Service is on.
+pub fn kind(wishes: &Wishes) -> Kind {
+    if wishes.internal {
+        Kind::Internal
+    } else {
+        Kind::External
+    }
+}
+
+fn frontend_child(settings: &Settings, name: &str, address: &Address, family: IpFamily) -> Child {
+    let (wish, at_birth) = match address {
+        Address::Public { id } => (json!({"publicIPAddress": {"id": id}}), json!({})),
+        Address::Private { subnet, pinned } => {
+            let subnet = json!({"id": settings.place.subnet_id(subnet.as_deref())});
+            match pinned {
+                Some(address) => (
+                    json!({"subnet": subnet, "privateIPAddress": address.to_string(), "privateIPAllocationMethod": "Static"}),
+                    json!({"privateIPAddressVersion": family.as_str()}),
+                ),
+                // An allocation method that nobody asked for is compared with nothing (ZI-48).
+                None => (
+                    json!({"subnet": subnet}),
+                    json!({"privateIPAllocationMethod": "Dynamic", "privateIPAddressVersion": family.as_str()}),
+                ),
+            }
+        }
+    };
+    child(name, wish, at_birth)
+}
+
+fn child(name: &str, wish: Value, at_birth: Value) -> Child {
+    Child {
+        name: name.to_owned(),
+        wish: json!({"properties": wish}),
+        at_birth: json!({"name": name, "properties": at_birth}),
+    }
+}
+
+/// Never port 0 (AZ-140): what has none is refused before.
+fn backend_port(port: &LoadBalancerPort) -> Option<u16> {
+    match port.mode {
+        TargetMode::Vip => Some(port.port),
+        TargetMode::Node => port.node_port,
+        TargetMode::Pod => port.target_port,
+        TargetMode::Unknown => None,
+    }
+}
+
+/// One family of a part.
+struct Side<'a> {
+    settings: &'a Settings,
+    makings: Makings<'a>,
+    family: IpFamily,
+    half: Half,
+    frontend: String,
+}
+
+impl Side<'_> {
+    fn port(&self, part: &mut Part, port: &LoadBalancerPort) {
+        let Some(backend_port) = backend_port(port) else {
+            return;
+        };
+        let pool = self.pool(&part.base, port, self.shares_target(port));
+        let probe = self.probe(&part.base, port);
+        let name = self.rule_name(&part.base, port.protocol, port.port);
+        let rule = self.rule(
+            part.kind,
+            &name,
+            port,
+            (backend_port, &pool.name, probe.as_ref()),
+        );
+        part.rules.push(rule);
+        if !part.pools.iter().any(|known| known.name == pool.name) {
+            part.pools.push(pool);
+        }
+        part.probes.extend(
+            probe.filter(|probe| !part.probes.iter().any(|known| known.name == probe.name)),
+        );
+    }
+
+    fn rule_name(&self, base: &str, protocol: Protocol, port: u16) -> String {
+        let subnet = self.makings.wishes.subnet.as_deref();
+        names::rule(base, subnet, protocol, port, self.half)
+    }
+
+    /// AZ-262: an earlier port of the Service has this one's target port and protocol, so it needs a pool of its own.
+    fn shares_target(&self, port: &LoadBalancerPort) -> bool {
+        let ports = self
+            .makings
+            .spec
+            .ports
+            .iter()
+            .take_while(|other| other.key() != port.key());
+        let same = |other: &LoadBalancerPort| {
+            (other.mode, other.protocol, other.target_port)
+                == (TargetMode::Pod, port.protocol, port.target_port)
+        };
+        port.mode == TargetMode::Pod && ports.into_iter().any(same)
+    }
+
+    fn pool(&self, base: &str, port: &LoadBalancerPort, apart: bool) -> Pool {
+        let owner = match Flavour::of(self.makings.spec.class.as_deref()) {
+            Flavour::Own => self.settings.install.as_str(),
+            Flavour::Peer => &self.settings.cluster,
+        };
+        let name = match port.mode {
+            TargetMode::Pod => {
+                let port = apart.then_some((port.protocol, port.port));
+                names::pod_pool(base, port, self.family)
+            }
+            _ => names::node_pool(owner, self.family),
+        };
+        Pool {
+            name,
+            mode: port.mode,
+            family: self.family,
+            port: port.key(),
+        }
+    }
+
+    /// AZ-142 by name: one for the healthCheckNodePort of a Service, one for the nodes' health of all, else one a port.
+    fn probe(&self, base: &str, port: &LoadBalancerPort) -> Option<Child> {
+        let health = port.health.as_ref()?;
+        let number = health.port?;
+        let name = match health.by {
+            HealthBy::Local => self.rule_name(base, Protocol::Tcp, number),
+            HealthBy::Node => names::node_probe(&self.settings.install, number),
+            _ => self.rule_name(base, port.protocol, port.port),
+        };
+        let protocol = match health.protocol {
+            HealthProtocol::Http => "Http",
+            HealthProtocol::Https => "Https",
+            HealthProtocol::Tcp | HealthProtocol::Unknown => "Tcp",
+        };
+        // `numberOfProbes` has no effect (AZ-062).
+        let wish = json!({
+            "protocol": protocol,
+            "port": number,
+            "requestPath": health.path,
+            "intervalInSeconds": health.interval_seconds,
+            "probeThreshold": health.unhealthy,
+        });
+        Some(child(&name, wish, json!({})))
+    }
+
+    /// AZ-130, AZ-131.
+    fn rule(
+        &self,
+        kind: Kind,
+        name: &str,
+        port: &LoadBalancerPort,
+        (backend_port, pool, probe): (u16, &str, Option<&Child>),
+    ) -> Child {
+        let (place, wishes) = (&self.settings.place, self.makings.wishes);
+        let id = |list, name: &str| json!({"id": place.child_id(kind, list, name)});
+        let mut wish = json!({
+            "frontendIPConfiguration": id(FRONTENDS, &self.frontend),
+            "backendAddressPool": id(POOLS, pool),
+            "probe": probe.map(|probe| id(PROBES, &probe.name)),
+            "protocol": if port.protocol == Protocol::Udp { "Udp" } else { "Tcp" },
+            "frontendPort": port.port,
+            "backendPort": backend_port,
+            "enableFloatingIP": port.mode == TargetMode::Vip,
+            "loadDistribution": if wishes.affinity { "SourceIP" } else { "Default" },
+            "disableOutboundSnat": port.mode == TargetMode::Pod || self.settings.disable_outbound_snat,
+        });
+        if port.protocol == Protocol::Tcp {
+            wish["enableTcpReset"] = json!(!wishes.no_reset);
+        }
+        let at_birth = match wishes.idle_minutes {
+            Some(minutes) => {
+                wish["idleTimeoutInMinutes"] = json!(minutes);
+                json!({})
+            }
+            None => json!({"idleTimeoutInMinutes": IDLE_MINUTES}),
+        };
+        child(name, wish, at_birth)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! What one Service needs done in its load balancer, public IPs and the security group (AZ-115, AZ-116). Pure.
+//!
+//! A plan is of one Service; what several plans want of one document goes out in one write (see `client::writer`).
+
+use onehop_core::id::ServiceKey;
+use onehop_core::time::Time;
+
+use super::balancer::{PoolChange, conflict, has_part, is_ours, is_there};
+use super::document::{POOLS, RULES, child, children, name, referred, text};
+use super::members::{Filled, has_members};
+use super::model::{Built, Observed, Rules, build};
+use super::names;
+use super::public_ip::{Release, is_attached, release};
+use super::settings::{Kind, Settings};
+use super::step::AzureStep;
+use crate::plan::{Intent, Plan, arrange};
+
+/// What has to be done for one Service; with no intent everything goes.
+pub fn plan(
+    settings: &Settings,
+    service: &ServiceKey,
+    intent: Option<&Intent>,
+    seen: &Observed,
+    now: Time,
+) -> Plan<AzureStep> {
+    let mut planner = Planner {
+        settings,
+        service,
+        seen,
+        now,
+        steps: Vec::new(),
+    };
+    match intent {
+        Some(intent) => {
+            // What cannot be built is left exactly as it is (AZ-107); the outcome says why.
+            if let Ok(built) = build(settings, service, &intent.spec, &seen.documents) {
+                planner.keep(intent, &built);
+            }
+        }
+        None => planner.remove_all(),
+    }
+    arrange(std::slice::from_ref(service), planner.steps)
+}
+
+struct Planner<'a> {
+    settings: &'a Settings,
+    service: &'a ServiceKey,
+    seen: &'a Observed,
+    now: Time,
+    steps: Vec<AzureStep>,
+}
+
+impl Planner<'_> {
+    fn keep(&mut self, intent: &Intent, built: &Built) {
+        let part = &built.part;
+        let balancer = self.seen.balancer(part.kind);
+        if balancer.is_some_and(|it| !is_ours(it, self.settings) || conflict(it, part).is_some()) {
+            return;
+        }
+        for (id, document) in &built.public_ips {
+            self.steps.push(AzureStep::PutPublicIp {
+                id: id.clone(),
+                document: document.clone(),
+            });
+        }
+        let done = balancer.is_some_and(|balancer| is_there(balancer, part))
+            && built.public_ips.is_empty();
+        let changes = self.members(intent, built, done);
+        if done {
+            for change in changes {
+                self.steps.push(AzureStep::ChangeMembers {
+                    kind: part.kind,
+                    change,
+                });
+            }
+            self.clean(built);
+        } else if let Some(members) = self.first_members(changes, built) {
+            self.steps.push(AzureStep::PutPart {
+                part: Box::new(part.clone()),
+                members,
+                needs: built.public_ips.iter().map(|(id, _)| id.clone()).collect(),
+            });
+        }
+        if !done || self.seen.rules == Rules::Due {
+            self.steps.push(AzureStep::PutRules {
+                base: part.base.clone(),
+                kind: part.kind,
+            });
+        }
+    }
+
+    /// Members to change in the pools of the part.
+    fn members(&self, intent: &Intent, built: &Built, done: bool) -> Vec<PoolChange> {
+        let filled = built
+            .part
+            .pools
+            .iter()
+            .map(|pool| Filled::read(intent, pool, built.part.kind, self.seen, self.now));
+        let changes = filled.map(|filled| {
+            let mut change = filled.change(self.settings, self.now);
+            if !done {
+                // Beside a change of shape nothing leaves: deletions come after what replaces them (AZ-109).
+                change.down.clear();
+                change.out.clear();
+            }
+            change
+        });
+        changes.filter(|change| !change.is_empty()).collect()
+    }
+
+    /// The changes that travel with the part (AZ-106); none where a rule is switched to a pool that has to be filled first
+    /// (AZ-253): then this plan only fills.
+    fn first_members(
+        &mut self,
+        changes: Vec<PoolChange>,
+        built: &Built,
+    ) -> Option<Vec<PoolChange>> {
+        let Some(balancer) = self.seen.balancer(built.part.kind) else {
+            return Some(changes);
+        };
+        let switches = built.part.rules.iter().any(|wish| {
+            let there = child(balancer, RULES, &wish.name);
+            let old = there.and_then(|rule| referred(rule, "backendAddressPool"));
+            let new = referred(&wish.wish, "backendAddressPool");
+            let (Some(old), Some(new)) = (old, new) else {
+                return false;
+            };
+            let serves = has_members(child(balancer, POOLS, old));
+            !old.eq_ignore_ascii_case(new)
+                && serves
+                && changes
+                    .iter()
+                    .any(|change| change.pool.eq_ignore_ascii_case(new))
+        });
+        if !switches {
+            return Some(changes);
+        }
+        for change in changes {
+            self.steps.push(AzureStep::ChangeMembers {
+                kind: built.part.kind,
+                change,
+            });
+        }
+        None
+    }
+
+    /// What the Service has beyond its part: on the other load balancer, own pools that no rule uses, public IPs (AZ-110).
+    fn clean(&mut self, built: &Built) {
+        let part = &built.part;
+        for base in self.seen.bases(self.settings) {
+            for kind in Kind::ALL
+                .into_iter()
+                .filter(|kind| (*kind, &base) != (part.kind, &part.base))
+            {
+                self.remove_part(kind, &base);
+            }
+        }
+        for pool in self.over(part.kind, &part.base) {
+            self.steps.push(AzureStep::DropPool {
+                kind: part.kind,
+                pool,
+            });
+        }
+        self.release(&built.uses);
+    }
+
+    /// Own pools of the Service that no rule has used for the length of a switch.
+    fn over(&self, kind: Kind, base: &str) -> Vec<String> {
+        let pools = self
+            .seen
+            .balancer(kind)
+            .map_or(&[][..], |balancer| children(balancer, POOLS));
+        let own = pools
+            .iter()
+            .map(name)
+            .filter(|pool| names::is_of(pool, base));
+        let unused = |pool: &&str| {
+            let since = self
+                .seen
+                .times
+                .unused
+                .get(&(kind, pool.to_ascii_lowercase()));
+            since.is_some_and(|since| self.now.since(*since) >= self.settings.switch_tail)
+        };
+        own.filter(unused).map(str::to_owned).collect()
+    }
+
+    fn remove_part(&mut self, kind: Kind, base: &str) {
+        let Some(balancer) = self.seen.balancer(kind) else {
+            return;
+        };
+        if has_part(balancer, base) {
+            let frees = self.seen.public_ips().filter_map(|pip| text(pip, &["id"]));
+            let frees = frees.map(str::to_owned).collect();
+            self.steps.push(AzureStep::RemovePart {
+                kind,
+                base: base.to_owned(),
+                frees,
+            });
+        }
+    }
+
+    /// Public IPs that name the Service and that it no longer uses (AZ-181).
+    fn release(&mut self, uses: &[String]) {
+        for pip in self.seen.public_ips() {
+            let Some(id) = text(pip, &["id"]).map(str::to_owned) else {
+                continue;
+            };
+            if uses.iter().any(|used| used.eq_ignore_ascii_case(&id)) {
+                continue;
+            }
+            match release(self.settings, pip, self.service) {
+                Release::Nothing => {}
+                Release::Keep(document) => self.steps.push(AzureStep::PutPublicIp { id, document }),
+                // Not while somebody's frontend holds it: that goes first (AZ-183, AZ-187).
+                Release::Delete if self.holds(&id) && !self.lets_go(&id) => {}
+                Release::Delete => self.steps.push(AzureStep::DeletePublicIp { id }),
+            }
+        }
+    }
+
+    fn holds(&self, id: &str) -> bool {
+        let pip = self
+            .seen
+            .public_ips()
+            .find(|pip| text(pip, &["id"]) == Some(id));
+        pip.is_some_and(is_attached)
+    }
+
+    /// Whether this plan takes away the frontend that holds it.
+    fn lets_go(&self, id: &str) -> bool {
+        self.steps.iter().any(|step| matches!(step, AzureStep::RemovePart { frees, .. } if frees.iter().any(|f| f == id)))
+    }
+
+    fn remove_all(&mut self) {
+        let bases: Vec<String> = self.seen.bases(self.settings).into_iter().collect();
+        let left = bases
+            .iter()
+            .any(|base| is_left(self.settings, self.seen, base));
+        if !left && !self.seen.asks {
+            return;
+        }
+        self.steps.push(AzureStep::ReleaseRules {
+            service: self.service.clone(),
+            bases: bases.clone(),
+        });
+        for base in &bases {
+            for kind in Kind::ALL {
+                self.remove_part(kind, base);
+            }
+        }
+        self.release(&[]);
+    }
+}
+
+/// Whether anything of a Service with this base name is left.
+pub fn is_left(settings: &Settings, seen: &Observed, base: &str) -> bool {
+    let in_balancer = Kind::ALL
+        .iter()
+        .any(|kind| seen.balancer(*kind).is_some_and(|it| has_part(it, base)));
+    let named = |pip: &serde_json::Value| {
+        release(settings, pip, &seen.service) != Release::Nothing
+            && name(pip).starts_with(&format!("{}-{base}", settings.cluster))
+    };
+    in_balancer || seen.public_ips().any(named)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+use super::super::annotations;
+use super::super::testkit::*;
+use super::*;
+use onehop_core::service::ServiceSpec;
+
+fn ask(service: &ServiceSpec, all: &[Value]) -> Result<PublicIp, Refusal> {
+    let spec = resolved(service);
+    let wishes = annotations::of_options(&spec);
+    Asker {
+        service: &key(),
+        spec: &spec,
+        wishes: &wishes,
+    }
+    .public_ip(&settings(), all, IpFamily::V4)
+}
+
+fn stored(document: &Value, id: &str) -> Value {
+    let mut document = document.clone();
+    lay_over(
+        &mut document,
+        &json!({"id": id, "name": super::super::document::last_of_id(id), "properties": {"ipAddress": "20.0.0.1"}}),
+    );
+    document
+}
+
+fn managed() -> Value {
+    let made = ask(&own(&[80]), &[]).unwrap();
+    stored(&made.write.unwrap(), &made.id)
+}
+
+#[test]
+fn az089_az099_az175_a_managed_one_is_static_standard_and_tagged() {
+    let made = ask(&own(&[80]), &[]).unwrap();
+    assert!(made.id.ends_with(
+        "/resourceGroups/rg/providers/Microsoft.Network/publicIPAddresses/kubernetes-atest1"
+    ));
+    assert_eq!(
+        made.write.unwrap(),
+        json!({
+            "location": "westus", "sku": {"name": "Standard", "tier": "Regional"},
+            "properties": {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"},
+            "tags": {"onehop-install": "demo-azure", "onehop-generation": "1", "onehop-service": "default/test1"},
+        })
+    );
+    assert_eq!(
+        ask(&own(&[80]), &[managed()]).unwrap().write,
+        None,
+        "AZ-104"
+    );
+}
+
+#[test]
+fn az044_az045_az049_prefix_tags_and_resource_group() {
+    let annotations = [
+        (
+            "azure-pip-prefix-id",
+            "/subscriptions/s/providers/x/publicIPPrefixes/pre",
+        ),
+        ("azure-pip-tags", "a=b"),
+        ("azure-load-balancer-resource-group", "other"),
+    ];
+    let made = ask(&annotated(own(&[80]), &annotations), &[]).unwrap();
+    assert!(made.id.ends_with("/resourceGroups/other/providers/Microsoft.Network/publicIPAddresses/kubernetes-atest1-pre"), "{}", made.id);
+    let document = made.write.unwrap();
+    assert_eq!(
+        (
+            &document["tags"]["a"],
+            &document["properties"]["publicIPPrefix"]["id"]
+        ),
+        (&json!("b"), &json!(annotations[0].1))
+    );
+}
+
+#[test]
+fn za45_az048_a_dns_label_is_set_changed_cleared_and_left_alone() {
+    let label = |label| annotated(own(&[80]), &[("azure-dns-label-name", label)]);
+    let set = ask(&label("web"), &[managed()]).unwrap().write.unwrap();
+    assert_eq!(
+        set["properties"]["dnsSettings"]["domainNameLabel"],
+        json!("web")
+    );
+    assert_eq!(set["tags"][names::TAG_DNS], json!("default/test1"));
+    assert_eq!(
+        ask(&label("web"), std::slice::from_ref(&set))
+            .unwrap()
+            .write,
+        None
+    );
+    let changed = ask(&label("shop"), std::slice::from_ref(&set))
+        .unwrap()
+        .write
+        .unwrap();
+    assert_eq!(
+        changed["properties"]["dnsSettings"]["domainNameLabel"],
+        json!("shop"),
+        "ZI-32"
+    );
+    let cleared = ask(&label(""), std::slice::from_ref(&set))
+        .unwrap()
+        .write
+        .unwrap();
+    assert!(
+        cleared["properties"].get("dnsSettings").is_none()
+            && cleared["tags"].get(names::TAG_DNS).is_none()
+    );
+    assert_eq!(
+        ask(&own(&[80]), &[set]).unwrap().write,
+        None,
+        "absent: untouched"
+    );
+}
+
+#[test]
+fn za61_za62_az042_az043_az180_one_of_a_user_is_bound_and_never_written() {
+    let pip = json!({"id": "/x/mine", "name": "mine", "properties": {"ipAddress": "20.0.0.5"}});
+    for annotation in [
+        ("azure-load-balancer-ipv4", "20.0.0.5"),
+        ("azure-pip-name", "Mine"),
+    ] {
+        let found = ask(
+            &annotated(own(&[80]), &[annotation]),
+            std::slice::from_ref(&pip),
+        )
+        .unwrap();
+        assert_eq!(
+            found,
+            PublicIp {
+                id: "/x/mine".to_owned(),
+                write: None
+            },
+            "{annotation:?}"
+        );
+        let missing = ask(&annotated(own(&[80]), &[annotation]), &[]).unwrap_err();
+        assert_eq!(missing.reason, "PublicIPNotFound");
+    }
+    assert_eq!(
+        release(&settings(), &pip, &key()),
+        Release::Nothing,
+        "AZ-180"
+    );
+}
+
+#[test]
+fn az010_az043_one_of_the_peer_or_of_another_install_is_refused() {
+    for tags in [
+        json!({"k8s-azure-service": "a/b"}),
+        json!({"service": "a/b"}),
+        json!({"onehop-install": "other"}),
+    ] {
+        let pip = json!({"id": "/x/p", "name": "p", "tags": tags});
+        let why = ask(&annotated(own(&[80]), &[("azure-pip-name", "p")]), &[pip]).unwrap_err();
+        assert_eq!(why.reason, "PublicIPForeign");
+    }
+    let mut squatter = managed();
+    squatter["tags"] = json!({});
+    assert_eq!(
+        ask(&own(&[80]), &[squatter]).unwrap_err().reason,
+        "PublicIPForeign"
+    );
+}
+
+#[test]
+fn za43_az181_a_managed_one_goes_with_the_last_name_in_its_tag() {
+    let mut pip = managed();
+    assert_eq!(release(&settings(), &pip, &key()), Release::Delete);
+    pip["tags"][names::TAG_SERVICE] = json!("a/b, default/test1");
+    let Release::Keep(kept) = release(&settings(), &pip, &key()) else {
+        panic!("ZI-26")
+    };
+    assert_eq!(kept["tags"][names::TAG_SERVICE], json!("a/b"));
+    assert_eq!(
+        release(&settings(), &pip, &ServiceKey::new("c", "d")),
+        Release::Nothing
+    );
+}
+
+#[test]
+fn az182_the_tag_of_a_shared_one_is_never_cut() {
+    let mut pip = managed();
+    let long: Vec<String> = (0..10)
+        .map(|n| format!("namespace-{n}/service-name-{n}"))
+        .collect();
+    pip["tags"][names::TAG_SERVICE] = json!(long.join(","));
+    pip["name"] = json!("shared");
+    let service = annotated(own(&[80]), &[("azure-pip-name", "shared")]);
+    assert_eq!(
+        ask(&service, &[pip.clone()]).unwrap_err().reason,
+        "PublicIPTagFull"
+    );
+    pip["tags"][names::TAG_SERVICE] = json!("a/b");
+    let shared = ask(&service, &[pip]).unwrap().write.unwrap();
+    assert_eq!(
+        shared["tags"][names::TAG_SERVICE],
+        json!("a/b,default/test1")
+    );
+}

@@ -1,0 +1,344 @@
+//! From a Service to the resolved spec of its load balancer (section 6 of the specification). Pure.
+//!
+//! Everything wrong is collected; while anything is, the last good spec is carried out (I10), and not one call is made
+//! for a Service that never had one (AZ-034).
+
+use onehop_core::crd::{
+    ClientIp, LateFlows, LoadBalancerPort, LoadBalancerSpec, Membership, MembershipPolicy,
+    ProviderKind, ProviderOption, Scheme, TargetMode,
+};
+use onehop_core::id::{IpFamily, Protocol};
+use onehop_core::service::{ServicePort, ServiceSpec, TargetPort};
+use onehop_core::target::{self, Choice, Denied, NodePorts, Obstacle, Obstacles, Wish};
+
+use super::annotations::{self, Wishes, keys};
+use super::health;
+use super::settings::Settings;
+use crate::plan::{Notice, Refusal, Resolution};
+
+/// Value of the label that hands a Service to the agent beside kube-proxy.
+const AGENT_PROXY_NAME: &str = "onehop";
+/// Longest hold of a leaving target.
+const HOLD_MAX_SECONDS: u32 = 600;
+
+/// Whose names, defaults and checks a Service gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// Ours.
+    Own,
+    /// Those of cloud-provider-azure: every other class, and Services without one.
+    Peer,
+}
+
+impl Flavour {
+    /// Of a Service of this class.
+    pub fn of(class: Option<&str>) -> Self {
+        match class {
+            Some(class) if class.starts_with("onehop.dev/") => Self::Own,
+            _ => Self::Peer,
+        }
+    }
+}
+
+/// Reads one Service.
+pub fn resolve(
+    settings: &Settings,
+    service: &ServiceSpec,
+    last_good: Option<&LoadBalancerSpec>,
+) -> Resolution {
+    let last_good = last_good.filter(|spec| spec.service_uid == service.uid);
+    let (wishes, problems) = annotations::parse(service);
+    let mut refusals: Vec<Refusal> = problems
+        .iter()
+        .map(|problem| refusal(problem.reason, problem.to_string()))
+        .collect();
+    let mut notices: Vec<Notice> = wishes
+        .hints
+        .iter()
+        .map(|hint| notice("AnnotationIgnored", hint.to_string()))
+        .collect();
+    for bad in &wishes.access.bad {
+        let message = format!(
+            "{}: {} are no ranges with all host bits zero: they are left out, and whoever is not in the rest is kept out",
+            bad.key,
+            bad.entries.join(", ")
+        );
+        notices.push(Notice {
+            degrades: true,
+            ..notice(bad.reason, message)
+        });
+    }
+    refusals.extend(security_group(settings, &wishes));
+    let families = families(service, &mut notices);
+    let mut ports = Vec::new();
+    for port in &service.ports {
+        if wishes
+            .ports
+            .get(&port.port)
+            .is_some_and(|wish| wish.no_rule)
+        {
+            continue;
+        }
+        let one = One {
+            settings,
+            service,
+            wishes: &wishes,
+            family: families[0],
+        };
+        match one.port(port, last_good, &mut notices) {
+            Ok(port) => ports.push(port),
+            Err(why) => refusals.push(refusal(
+                why.reason,
+                format!("port {}: {}", port.key, why.message),
+            )),
+        }
+    }
+    if !refusals.is_empty() {
+        return Resolution {
+            spec: last_good.cloned(),
+            refusals,
+            notices,
+        };
+    }
+    notices.sort_by(|a, b| (a.reason, &a.message).cmp(&(b.reason, &b.message)));
+    notices.dedup();
+    Resolution {
+        spec: Some(spec(settings, service, wishes, (families, ports))),
+        refusals,
+        notices,
+    }
+}
+
+fn spec(
+    settings: &Settings,
+    service: &ServiceSpec,
+    wishes: Wishes,
+    (families, ports): (Vec<IpFamily>, Vec<LoadBalancerPort>),
+) -> LoadBalancerSpec {
+    let option = |(name, value, from)| ProviderOption { name, value, from };
+    let default = match Flavour::of(service.class.as_deref()) {
+        Flavour::Own => MembershipPolicy::ZeroDrop,
+        Flavour::Peer => MembershipPolicy::Compat,
+    };
+    LoadBalancerSpec {
+        provider: ProviderKind::Azure,
+        class: service.class.clone(),
+        service_uid: service.uid.clone(),
+        scheme: if wishes.internal {
+            Scheme::Internal
+        } else {
+            Scheme::InternetFacing
+        },
+        families,
+        ports,
+        sources: Vec::new(),
+        membership: Membership {
+            policy: wishes.membership.unwrap_or(default),
+            floor_percent: 100,
+            hold_max_seconds: HOLD_MAX_SECONDS,
+            tail_max_seconds: u32::try_from(settings.tail.as_secs()).unwrap_or(u32::MAX),
+            late_flows: LateFlows::Forward,
+        },
+        options: wishes.origins.into_iter().map(option).collect(),
+    }
+}
+
+/// One family is served: pools of nodes and pods are known for the first one only.
+fn families(service: &ServiceSpec, notices: &mut Vec<Notice>) -> Vec<IpFamily> {
+    let first = service.families.first().copied().unwrap_or(IpFamily::V4);
+    if service.families.len() > 1 {
+        let message =
+            format!("spec.ipFamilies: only {first}, the first one, is served by this version");
+        notices.push(Notice {
+            degrades: true,
+            ..notice("FamilyUnsupported", message)
+        });
+    }
+    vec![first]
+}
+
+/// AZ-018: without a security group that we may write nobody from outside would be let in.
+fn security_group(settings: &Settings, wishes: &Wishes) -> Option<Refusal> {
+    let needs_rules = !wishes.internal || !wishes.access.is_open() || wishes.access.deny_all;
+    if !needs_rules || settings.place.security_group.is_some() || wishes.access.unruled {
+        return None;
+    }
+    let what = if wishes.internal {
+        "source ranges need rules"
+    } else {
+        "a public load balancer needs rules"
+    };
+    let message = format!(
+        "{what} in a network security group, and this install has none to write: name one by --azure-security-group, \
+         or ask for an internal load balancer by {}{}: \"true\"",
+        keys::PREFIX,
+        keys::INTERNAL
+    );
+    Some(refusal("SecurityGroupLocked", message))
+}
+
+pub(super) fn notice(reason: &'static str, message: String) -> Notice {
+    Notice {
+        reason,
+        message,
+        degrades: false,
+    }
+}
+
+pub(super) fn refusal(reason: &'static str, message: String) -> Refusal {
+    Refusal { reason, message }
+}
+
+struct One<'a> {
+    settings: &'a Settings,
+    service: &'a ServiceSpec,
+    wishes: &'a Wishes,
+    family: IpFamily,
+}
+
+impl One<'_> {
+    fn port(
+        &self,
+        port: &ServicePort,
+        last_good: Option<&LoadBalancerSpec>,
+        notices: &mut Vec<Notice>,
+    ) -> Result<LoadBalancerPort, Refusal> {
+        if port.key.protocol == Protocol::Sctp {
+            let message = "Azure's load balancer has no SCTP rules for public frontends, and this version makes none for \
+                           private ones";
+            return Err(refusal("ProtocolUnsupported", message.to_owned()));
+        }
+        let live = last_good.and_then(|spec| spec.ports.iter().find(|p| p.key() == port.key));
+        let mode = self.mode(port, live.map(|p| p.mode), notices)?;
+        let health = health::check(
+            self.settings,
+            self.service,
+            (port, mode),
+            self.wishes,
+            notices,
+        )?;
+        Ok(LoadBalancerPort {
+            name: port.key.name.clone(),
+            protocol: port.key.protocol,
+            port: port.port,
+            mode,
+            target_port: match (mode, &port.target) {
+                (TargetMode::Pod, TargetPort::Number(number)) => Some(*number),
+                _ => None,
+            },
+            node_port: port.node_port.filter(|_| mode == TargetMode::Node),
+            client_ip: ClientIp::Preserve,
+            health,
+        })
+    }
+
+    /// AZ-055, AZ-130 to AZ-140, AZ-252: explicit modes that are impossible are refused, default ones passed over with
+    /// an event.
+    fn mode(
+        &self,
+        port: &ServicePort,
+        live: Option<TargetMode>,
+        notices: &mut Vec<Notice>,
+    ) -> Result<TargetMode, Refusal> {
+        let explicit = if self.wishes.no_floating {
+            Some(TargetMode::Node)
+        } else {
+            self.wishes.mode
+        };
+        let default = match Flavour::of(self.service.class.as_deref()) {
+            Flavour::Own => self.settings.mode,
+            Flavour::Peer => TargetMode::Vip,
+        };
+        let node_ports = if self.service.allocates_node_ports {
+            NodePorts::Allocated
+        } else {
+            NodePorts::Refused
+        };
+        let wish = Wish {
+            explicit,
+            node_ports,
+            default,
+        };
+        let obstacles = Obstacles {
+            node: self.no_node(port),
+            vip: self.no_vip(),
+            pod: self.no_pod(port),
+        };
+        let (mode, denied) = match target::choose(wish, &obstacles, live) {
+            Choice::Use { mode, instead_of } => (mode, instead_of),
+            Choice::Keep { mode, instead_of } => (mode, vec![instead_of]),
+            Choice::Refused(denied) => {
+                return Err(refusal("TargetModeImpossible", self.reasons(&denied)));
+            }
+        };
+        if !denied.is_empty() {
+            let message = format!("target mode {mode} is used: {}", self.reasons(&denied));
+            notices.push(notice("TargetModeFallback", message));
+        }
+        Ok(mode)
+    }
+
+    fn reasons(&self, denied: &[Denied]) -> String {
+        let reasons: Vec<_> = denied.iter().map(ToString::to_string).collect();
+        let allocates = self.service.allocates_node_ports;
+        format!(
+            "{} (allocateLoadBalancerNodePorts is {allocates})",
+            reasons.join("; ")
+        )
+    }
+
+    /// Whoever proxies the Service forwards node ports too (K-52).
+    fn no_node(&self, port: &ServicePort) -> Option<Obstacle> {
+        port.node_port
+            .is_none()
+            .then_some(Obstacle::NoNodePort)
+            .or_else(|| self.nobody_forwards())
+    }
+
+    /// AZ-135: no floating IP on a private IPv6 frontend.
+    fn no_vip(&self) -> Option<Obstacle> {
+        let six = self.wishes.internal && self.family == IpFamily::V6;
+        let why = "Azure has no floating IP on an internal IPv6 frontend".to_owned();
+        six.then_some(Obstacle::Other(why))
+            .or_else(|| self.nobody_forwards())
+    }
+
+    /// AZ-251, AZ-252, AZ-263.
+    fn no_pod(&self, port: &ServicePort) -> Option<Obstacle> {
+        if !self
+            .settings
+            .pod_prefixes
+            .iter()
+            .any(|range| range.family() == self.family)
+        {
+            let why = format!(
+                "no {} range of --azure-pod-prefixes says that pods have addresses of the virtual network",
+                self.family
+            );
+            return Some(Obstacle::PodsUnreachable(why));
+        }
+        match &port.target {
+            TargetPort::Number(_) => None,
+            TargetPort::Name(name) => {
+                let why = format!(
+                    "targetPort {name:?} may be another number on each pod, and a rule has one"
+                );
+                Some(Obstacle::Other(why))
+            }
+        }
+    }
+
+    /// AZ-257: a Service that is handed to a proxy which is neither the agent nor kube-proxy.
+    fn nobody_forwards(&self) -> Option<Obstacle> {
+        let other = self
+            .service
+            .proxy_name()
+            .filter(|name| *name != AGENT_PROXY_NAME)?;
+        Some(Obstacle::NobodyForwards(format!(
+            "the label names the proxy {other:?}"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,435 @@
+//! API server, fake Azure over HTTP, and the controller, in one process.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use e2e_apiserver::{ApiServer, Clock as ApiClock, Config as ApiConfig, Identity};
+use e2e_cloud::azure::{Azure as FakeAzure, Setup};
+use e2e_cloud::driver::VirtualNode;
+use e2e_cloud::engine::{Config, Profile};
+use e2e_cloud::scale::Scale;
+use e2e_cloud::{Cloud, Driver};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use onehop_controller::app::{App, Phase};
+use onehop_controller::cloud::azure::Azure;
+use onehop_controller::cloud::azure::client::{Access, Client as ArmClient, Credential};
+use onehop_controller::cloud::azure::settings::{Place, SecurityGroup, Settings as AzureSettings};
+use onehop_controller::cloud::local::resolve::NodeProxy;
+use onehop_controller::lease::Lost;
+use onehop_controller::node_targets::Ranges;
+use onehop_controller::policy::Policies;
+use onehop_controller::reconcile::{Orphans, Settings};
+use onehop_controller::snapshot::{Claim, Classless};
+use onehop_core::crd::TargetMode;
+use onehop_core::time::Time;
+use onehop_runtime::clock::Clock;
+use onehop_runtime::metrics::Metrics;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const START: Time = Time::from_millis(1_800_000_000_000);
+const CLASS: &str = "onehop.dev/azure";
+/// How long the fake cloud works on a write.
+const OPERATION: Duration = Duration::from_secs(1);
+
+/// Everything but the controller.
+pub(crate) struct World {
+    pub(crate) azure: FakeAzure,
+    pub(crate) place: Place,
+    server: ApiServer,
+    client: Client,
+    clock: Clock,
+    url: String,
+    secret: String,
+    _driver: Driver,
+    rest: JoinHandle<std::io::Result<()>>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.rest.abort();
+    }
+}
+
+/// A controller that runs.
+pub(crate) struct Controller {
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), Lost>>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl Controller {
+    /// Waits until it reconciles.
+    pub(crate) async fn working(mut self) -> Self {
+        self.phase
+            .wait_for(|phase| *phase == Phase::Working)
+            .await
+            .unwrap();
+        self
+    }
+
+    /// Ends it where it stands; operations already begun run on in the cloud.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+        self.stop.cancel();
+    }
+}
+
+fn place() -> Place {
+    Place {
+        subscription: "sub".to_owned(),
+        resource_group: "rg".to_owned(),
+        location: "westeurope".to_owned(),
+        load_balancer: "lb".to_owned(),
+        vnet_resource_group: "rg".to_owned(),
+        vnet: "vnet".to_owned(),
+        subnet: "nodes".to_owned(),
+        security_group: Some(SecurityGroup {
+            resource_group: "rg".to_owned(),
+            name: "nsg".to_owned(),
+        }),
+    }
+}
+
+/// A security group with rules of somebody else, one of them cloud-provider-azure's.
+pub(crate) fn foreign_rules() -> Value {
+    let rule = |name: &str, priority: u32| {
+        json!({"name": name, "more": {"x": []}, "properties": {
+            "priority": priority, "direction": "Inbound", "access": "Allow", "protocol": "Tcp", "sourcePortRange": "*",
+            "sourceAddressPrefix": "10.0.0.0/8", "destinationAddressPrefix": "*", "destinationPortRange": "22", "unknown": 1,
+        }})
+    };
+    json!([
+        rule("theirs", 100),
+        rule("k8s-azure-lb_allow_IPv4_abc", 500)
+    ])
+}
+
+impl World {
+    /// Two nodes, and a subscription with a network and a security group.
+    pub(crate) async fn start() -> Self {
+        let clock = Clock::fixed(START);
+        let server = ApiServer::start(ApiClock::fixed(START), ApiConfig::default());
+        let config = Config {
+            profile: Profile::azure(),
+            seed: 1,
+            scale: Scale::new(START, 1),
+            ranges: vec![],
+        };
+        let cloud = Cloud::new(config, clock);
+        let driver = Driver::start(cloud.clone());
+        let up = VirtualNode::new(|_: SocketAddr| true);
+        driver.attach("a", [10, 0, 9, 1].into(), Arc::new(up));
+        let place = place();
+        let group = json!({"location": "westeurope", "properties": {"securityRules": foreign_rules(), "other": {"a": []}}});
+        let group_id = place.security_group_id(&SecurityGroup {
+            resource_group: "rg".to_owned(),
+            name: "nsg".to_owned(),
+        });
+        let azure = FakeAzure::new(
+            cloud,
+            Setup {
+                subscription: "sub".to_owned(),
+                location: "westeurope".to_owned(),
+                resource_groups: vec!["rg".to_owned()],
+                clients: [("client".to_owned(), "secret".to_owned())].into(),
+                public: "20.0.0.0/22".parse().unwrap(),
+                subnets: [(place.subnet_id(None), "10.0.4.0/24".parse().unwrap())].into(),
+                documents: vec![(group_id, group)],
+                pods: vec!["10.244.0.0/16".parse().unwrap()],
+                actions: None,
+                operation: OPERATION,
+            },
+        );
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let rest = tokio::spawn(azure.clone().serve(listener));
+        let client = server.client(&Identity::admin());
+        let world = Self {
+            azure,
+            place,
+            server,
+            client,
+            clock,
+            url,
+            secret: "secret".to_owned(),
+            _driver: driver,
+            rest,
+        };
+        let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
+        for crd in onehop_core::crd::definitions() {
+            crds.create(&PostParams::default(), &crd).await.unwrap();
+        }
+        for n in 1..=2 {
+            world.node(n).await;
+        }
+        world
+    }
+
+    /// Makes a node.
+    pub(crate) async fn node(&self, n: u8) {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let name = format!("node-{n}");
+        let status = json!({
+            "addresses": [{ "type": "InternalIP", "address": format!("10.0.1.{n}") }],
+            "conditions": [{ "type": "Ready", "status": "True" }],
+        });
+        let node: Node = read(json!({ "metadata": { "name": name } }));
+        nodes.create(&PostParams::default(), &node).await.unwrap();
+        let patch = Patch::Merge(json!({ "status": status }));
+        nodes
+            .patch_status(&name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    /// Starts a controller, the only replica.
+    pub(crate) async fn controller(&self) -> Controller {
+        let install = onehop_core::id::InstallId::from("demo-azure");
+        let settings = AzureSettings {
+            install: install.clone(),
+            cluster: "demo".to_owned(),
+            proxy: NodeProxy::Beside,
+            mode: TargetMode::Vip,
+            place: self.place.clone(),
+            pod_prefixes: vec!["10.244.0.0/16".parse().unwrap()],
+            tags: BTreeMap::new(),
+            disable_outbound_snat: false,
+            pool_size: 1000,
+            switch_tail: Duration::from_secs(1),
+            tail: Duration::from_secs(1),
+            drain: Duration::from_secs(5),
+        };
+        let access = Access {
+            endpoint: self.url.parse().unwrap(),
+            authority: self.url.parse().unwrap(),
+            ca: None,
+            credential: Credential::Secret {
+                tenant: "tenant".to_owned(),
+                client: "client".to_owned(),
+                secret: self.secret.clone(),
+            },
+        };
+        let client = ArmClient::new(access, settings.clone(), self.clock, "test").unwrap();
+        let identity = Identity::service_account("onehop-system", "controller");
+        let app = App {
+            provider: Azure::new(client, settings),
+            client: self.server.client(&identity),
+            clock: self.clock,
+            seed: 7,
+            settings: Settings {
+                claim: Claim {
+                    classes: [CLASS.to_owned()].into(),
+                    classless: Classless::Ignore,
+                    install,
+                },
+                policies: Policies::default(),
+                workers: 16,
+                sweep: Duration::from_mins(1),
+                second_look: Duration::from_mins(1),
+                ranges: Ranges::default(),
+                orphans: Orphans::Report,
+                orphan_grace: Duration::ZERO,
+            },
+            metrics: Metrics::default(),
+            election: None,
+        };
+        let (sender, phase) = watch::channel(Phase::default());
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(app.run(stop.clone(), sender));
+        Controller { stop, task, phase }.working().await
+    }
+
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    /// Makes a Service of our class with one port; `extra` goes into its spec.
+    pub(crate) async fn service(&self, name: &str, extra: Value, annotations: Value) -> Service {
+        let mut object = json!({
+            "metadata": { "name": name, "annotations": annotations },
+            "spec": {
+                "type": "LoadBalancer", "loadBalancerClass": CLASS, "selector": { "app": name },
+                "allocateLoadBalancerNodePorts": false,
+                "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }],
+            },
+        });
+        if let Value::Object(fields) = extra {
+            for (key, value) in fields {
+                object["spec"][key] = value;
+            }
+        }
+        self.api()
+            .create(&PostParams::default(), &read(object))
+            .await
+            .unwrap()
+    }
+
+    /// A Service in mode `vip`.
+    pub(crate) async fn vip(&self, name: &str) -> Service {
+        self.service(name, json!({}), json!({ "onehop.dev/target": "vip" }))
+            .await
+    }
+
+    pub(crate) async fn patch(&self, name: &str, patch: Value) {
+        let patch = Patch::Merge(patch);
+        self.api::<Service>()
+            .patch(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn delete(&self, name: &str) {
+        self.api::<Service>()
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+
+    /// Sets the endpoints of a Service: pods by the last octet of their address.
+    pub(crate) async fn endpoints(&self, service: &str, ready: &[u8]) {
+        let mut endpoints = Vec::new();
+        for n in ready {
+            let uid = self.pod(*n).await;
+            endpoints.push(json!({
+                "addresses": [format!("10.244.1.{n}")], "nodeName": "node-1",
+                "conditions": { "ready": true, "serving": true, "terminating": false },
+                "targetRef": { "kind": "Pod", "name": format!("pod-{n}"), "uid": uid },
+            }));
+        }
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": format!("{service}-1"), "labels": { "kubernetes.io/service-name": service } },
+            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
+            "endpoints": endpoints,
+        });
+        let params = PatchParams::apply("test").force();
+        let name = format!("{service}-1");
+        self.api::<EndpointSlice>()
+            .patch(&name, &params, &Patch::Apply(slice))
+            .await
+            .unwrap();
+    }
+
+    async fn pod(&self, n: u8) -> Option<String> {
+        let name = format!("pod-{n}");
+        let pods = self.api::<Pod>();
+        if let Some(pod) = pods.get_opt(&name).await.unwrap() {
+            return pod.metadata.uid;
+        }
+        let pod = read(json!({
+            "metadata": { "name": name }, "spec": { "containers": [{ "name": "server", "image": "pod-server" }] },
+        }));
+        let pod = pods.create(&PostParams::default(), &pod).await.unwrap();
+        let address = format!("10.244.1.{n}");
+        let status = json!({ "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }] });
+        let patch = Patch::Merge(json!({ "status": status }));
+        pods.patch_status(&name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+        pod.metadata.uid
+    }
+
+    /// The published address of a Service.
+    pub(crate) async fn address(&self, name: &str) -> Option<String> {
+        let service = self.api::<Service>().get_opt(name).await.unwrap()?;
+        service.status?.load_balancer?.ingress?.first()?.ip.clone()
+    }
+
+    /// Waits until a Service has an address.
+    pub(crate) async fn has_address(&self, name: &str) -> String {
+        let what = format!("Service {name} has an address");
+        self.eventually(&what, async |w| w.address(name).await.is_some())
+            .await;
+        self.address(name).await.unwrap()
+    }
+
+    /// Reasons and messages of the events about a Service.
+    pub(crate) async fn told(&self, name: &str) -> Vec<(String, String)> {
+        let events = self
+            .api::<Event>()
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        let about = events
+            .items
+            .into_iter()
+            .filter(|e| e.involved_object.name.as_deref() == Some(name));
+        about
+            .filter_map(|e| Some((e.reason?, e.message?)))
+            .collect()
+    }
+
+    /// The public load balancer.
+    pub(crate) fn balancer(&self) -> Option<Value> {
+        use onehop_controller::cloud::azure::settings::Kind;
+        self.azure.document(&self.place.balancer_id(Kind::External))
+    }
+
+    /// Rules of the security group.
+    pub(crate) fn security_rules(&self) -> Vec<Value> {
+        let group = self.place.security_group.clone().unwrap();
+        let document = self
+            .azure
+            .document(&self.place.security_group_id(&group))
+            .unwrap();
+        document["properties"]["securityRules"]
+            .as_array()
+            .unwrap()
+            .clone()
+    }
+
+    /// Writes of a kind so far: `PUT loadBalancers`.
+    pub(crate) fn calls(&self, call: &str) -> u64 {
+        self.azure.calls().get(call).copied().unwrap_or_default()
+    }
+
+    /// All writes so far.
+    pub(crate) fn writes(&self) -> usize {
+        self.azure.writes().len()
+    }
+
+    /// Waits until the check holds; fails with the state of everything after a while.
+    pub(crate) async fn eventually(&self, what: &str, mut holds: impl AsyncFnMut(&Self) -> bool) {
+        let deadline = self.clock.now() + Duration::from_secs(90);
+        while !holds(self).await {
+            if self.clock.now() > deadline {
+                let services = self
+                    .api::<Service>()
+                    .list(&ListParams::default())
+                    .await
+                    .unwrap();
+                let first: Vec<_> = services.items.iter().take(3).collect();
+                panic!(
+                    "never came true: {what}\ncalls: {:?}\nlast writes: {:#?}\n{}",
+                    self.azure.calls(),
+                    self.azure.writes().iter().rev().take(3).collect::<Vec<_>>(),
+                    serde_json::to_string_pretty(&first).unwrap(),
+                );
+            }
+            self.clock.sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Lets time pass, to see that nothing happens.
+    pub(crate) async fn quiet(&self, time: Duration) {
+        self.clock.sleep(time).await;
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
