@@ -48,7 +48,8 @@ pub struct Args {
     #[arg(long, env = "ONEHOP_CLAIM_CLASSLESS")]
     claim_classless: bool,
     /// What annotations may ask for, by namespace: a JSON list of rules, of which the first that chooses a namespace
-    /// holds there: [{"name", "namespaceSelector", "addressPools", "sharingAcrossNamespaces"}].
+    /// holds there: [{"name", "namespaceSelector", "addressPools", "sharingAcrossNamespaces", "internetFacing", "subnets",
+    /// "publicIPs", "publicIPPrefixes", "resourceGroups"}].
     #[arg(long, env = "ONEHOP_POLICIES")]
     policies: Option<String>,
     /// The local cloud's URL (provider local).

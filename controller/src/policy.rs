@@ -25,6 +25,26 @@ pub struct Policy {
     pub address_pools: Option<BTreeSet<String>>,
     /// Whether an address may be shared with Services of other namespaces (C-30).
     pub across_namespaces: Sharing,
+    /// Whether load balancers may be reached from the internet.
+    pub internet: Reach,
+    /// Subnets that annotations may name; none: any.
+    pub subnets: Option<BTreeSet<String>>,
+    /// Public IPs that annotations may name or pin, by name; none: any.
+    pub public_ips: Option<BTreeSet<String>>,
+    /// Public IP prefixes that annotations may name, by the last part of their id; none: any.
+    pub public_ip_prefixes: Option<BTreeSet<String>>,
+    /// Resource groups that annotations may name; none: any.
+    pub resource_groups: Option<BTreeSet<String>>,
+}
+
+/// From where a load balancer may be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// From anywhere.
+    #[default]
+    Anywhere,
+    /// From inside the network only.
+    Inside,
 }
 
 /// Whether something may be shared.
@@ -71,6 +91,20 @@ struct Rule {
     address_pools: Option<BTreeSet<String>>,
     #[serde(default)]
     sharing_across_namespaces: bool,
+    #[serde(default = "yes")]
+    internet_facing: bool,
+    #[serde(default)]
+    subnets: Option<BTreeSet<String>>,
+    #[serde(default, rename = "publicIPs")]
+    public_ips: Option<BTreeSet<String>>,
+    #[serde(default, rename = "publicIPPrefixes")]
+    public_ip_prefixes: Option<BTreeSet<String>>,
+    #[serde(default)]
+    resource_groups: Option<BTreeSet<String>>,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 impl Default for Policies {
@@ -89,6 +123,11 @@ impl Default for Policy {
             name: "default".to_owned(),
             address_pools: None,
             across_namespaces: Sharing::Forbidden,
+            internet: Reach::Anywhere,
+            subnets: None,
+            public_ips: None,
+            public_ip_prefixes: None,
+            resource_groups: None,
         }
     }
 }
@@ -117,6 +156,15 @@ impl Policies {
                 } else {
                     Sharing::Forbidden
                 },
+                internet: if rule.internet_facing {
+                    Reach::Anywhere
+                } else {
+                    Reach::Inside
+                },
+                subnets: rule.subnets,
+                public_ips: rule.public_ips,
+                public_ip_prefixes: rule.public_ip_prefixes,
+                resource_groups: rule.resource_groups,
             };
             rules.push((selector, Arc::new(policy)));
         }

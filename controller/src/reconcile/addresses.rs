@@ -74,7 +74,8 @@ impl<P: Provider> Reconciler<P> {
         wanted.giver = placed.giver;
         if let Some(refusal) = placed.refusal {
             wanted.refusals.push(refusal);
-            if !wanted.addresses.is_empty() {
+            // Where the cloud gives addresses there are none to tell whether the Service has had one.
+            if !wanted.addresses.is_empty() || wanted.giver == Giver::Cloud {
                 wanted.spec = last_good.cloned();
             }
         }

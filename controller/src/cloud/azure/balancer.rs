@@ -17,6 +17,10 @@ use super::part::{Child, Part};
 use super::settings::Settings;
 use crate::plan::Refusal;
 
+/// What Azure takes on one load balancer.
+const MOST_FRONTENDS: usize = 600;
+const MOST_RULES: usize = 1500;
+
 /// Everything that is to be done to one load balancer's document.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
@@ -202,6 +206,49 @@ pub fn conflict(document: &Value, part: &Part) -> Option<Refusal> {
         }
     }
     None
+}
+
+/// What Azure takes on one load balancer (AZ-430, AZ-432), and its wish for an IPv4 frontend beside those of IPv6
+/// (AZ-188).
+pub fn room(document: Option<&Value>, part: &Part) -> Option<Refusal> {
+    let none = Value::Null;
+    let document = document.unwrap_or(&none);
+    let count = |list: &str, wanted: &[Child]| {
+        let there = children(document, list);
+        let new = wanted
+            .iter()
+            .filter(|wish| child(document, list, &wish.name).is_none());
+        there.len() + new.count()
+    };
+    let counts = [
+        (
+            "frontends",
+            count(FRONTENDS, &part.frontends),
+            MOST_FRONTENDS,
+        ),
+        ("rules", count(RULES, &part.rules), MOST_RULES),
+    ];
+    if let Some((what, count, most)) = counts.into_iter().find(|(_, count, most)| count > most) {
+        let message =
+            format!("{what} of the load balancer: {count} are needed and Azure takes {most}");
+        return Some(Refusal {
+            reason: "LimitReached",
+            message,
+        });
+    }
+    let four = |pool: &&str| !names::is_ipv6_pool(pool);
+    let own = part.pools.iter().map(|pool| pool.name.as_str());
+    let others = children(document, RULES)
+        .iter()
+        .filter_map(|rule| referred(rule, "backendAddressPool"));
+    if own.chain(others).any(|pool| four(&pool)) || part.rules.is_empty() {
+        return None;
+    }
+    let message = "Azure takes an IPv6 frontend only on a load balancer that has an IPv4 one, and there is none yet";
+    Some(Refusal {
+        reason: "IPv6WithoutIPv4",
+        message: message.to_owned(),
+    })
 }
 
 fn lay_in(document: &mut Value, settings: &Settings, part: &Part) {

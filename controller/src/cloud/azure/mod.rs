@@ -21,6 +21,7 @@ pub mod resolve;
 pub mod security;
 pub mod settings;
 pub mod step;
+mod tenants;
 #[cfg(test)]
 mod testkit;
 
@@ -90,14 +91,24 @@ impl Provider for Azure {
         &self,
         service: &ServiceSpec,
         spec: &LoadBalancerSpec,
-        _market: &Market,
+        market: &Market,
         _book: &mut AddressBook,
     ) -> Placed {
-        self.client.wishes(&service.key, spec);
-        Placed {
+        let placed = Placed {
             giver: Giver::Cloud,
             ..Placed::default()
+        };
+        let refusal = tenants::forbidden(
+            &market.policy,
+            &service.key,
+            &spec.families,
+            &model::wishes(spec),
+            &self.client.documents().public_ips,
+        );
+        if refusal.is_none() {
+            self.client.wishes(&service.key, spec);
         }
+        Placed { refusal, ..placed }
     }
 
     /// Comes before the first write for every Service that has an address: none of them is missing from the rules.

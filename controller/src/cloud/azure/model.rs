@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use onehop_core::crd::LoadBalancerSpec;
+use onehop_core::crd::{LoadBalancerSpec, TargetMode};
 use onehop_core::id::{ServiceKey, ServiceUid};
 use onehop_core::time::Time;
 use serde_json::Value;
@@ -105,8 +105,26 @@ pub struct Observed {
     pub documents: Arc<Documents>,
     /// Times of members.
     pub times: Arc<Times>,
-    /// How the rules of the security group stand.
-    pub rules: Rules,
+    /// How the rules of the security group stand; found out when somebody asks.
+    pub standing: Arc<Standing>,
+}
+
+/// What is found out once for all Services, as long as neither documents nor wishes change.
+#[derive(Debug, Default)]
+pub struct Standing {
+    /// Who asks for what.
+    pub roster: Roster,
+    rules: OnceLock<Rules>,
+}
+
+impl Standing {
+    /// Of these Services.
+    pub const fn new(roster: Roster) -> Self {
+        Self {
+            roster,
+            rules: OnceLock::new(),
+        }
+    }
 }
 
 /// How the rules of the network security group stand, for all Services at once.
@@ -121,6 +139,21 @@ pub enum Rules {
 }
 
 impl Observed {
+    /// How the rules of the security group stand.
+    pub fn rules(&self, settings: &Settings) -> &Rules {
+        let standing = &self.standing;
+        standing
+            .rules
+            .get_or_init(|| rules(settings, &standing.roster, &self.documents))
+    }
+
+    /// Whether the rules let in who may connect to one Service.
+    pub fn lets_in(&self, settings: &Settings, spec: &LoadBalancerSpec) -> bool {
+        let needs = demands_of(settings, &self.service, spec, &self.documents);
+        let document = self.documents.security.as_ref();
+        document.is_none_or(|document| security::lets_in(settings, document, &needs))
+    }
+
     /// A load balancer.
     pub fn balancer(&self, kind: Kind) -> Option<&Value> {
         self.documents.balancers.get(&kind)
@@ -255,37 +288,47 @@ pub fn addresses(part: &Part, documents: &Documents) -> Vec<IpAddr> {
     wanted.filter_map(address).collect()
 }
 
+/// What one Service needs of the security group; nothing before it has a frontend.
+fn demands_of(
+    settings: &Settings,
+    service: &ServiceKey,
+    spec: &LoadBalancerSpec,
+    documents: &Documents,
+) -> Vec<Demand> {
+    let wishes = annotations::of_options(spec);
+    let Some(balancer) = documents.balancers.get(&part::kind(&wishes)) else {
+        return Vec::new();
+    };
+    let Ok(Built { part, .. }) = build(settings, service, spec, documents) else {
+        return Vec::new();
+    };
+    let of_mode = |mode| {
+        let pools = part.pools.iter().filter(move |pool| pool.mode == mode);
+        let pools = pools.filter_map(|pool| child(balancer, POOLS, &pool.name));
+        pools
+            .flat_map(|pool| children(pool, MEMBERS))
+            .filter_map(member_address)
+            .collect()
+    };
+    let at = Addresses {
+        frontends: addresses(&part, documents),
+        nodes: of_mode(TargetMode::Node),
+        pods: of_mode(TargetMode::Pod),
+    };
+    security::demands(settings, spec, &wishes, &at)
+}
+
 /// What all Services need of the security group.
 pub fn demands(settings: &Settings, roster: &Roster, documents: &Documents) -> Vec<Demand> {
-    let one = |(service, met): (&ServiceKey, &Met)| {
-        let spec = met.spec.as_ref()?;
-        let part = build(settings, service, spec, documents).ok()?.part;
-        let balancer = documents.balancers.get(&part.kind)?;
-        let of_mode = |mode| {
-            let pools = part.pools.iter().filter(move |pool| pool.mode == mode);
-            let pools = pools.filter_map(|pool| child(balancer, POOLS, &pool.name));
-            pools
-                .flat_map(|pool| children(pool, MEMBERS))
-                .filter_map(member_address)
-                .collect()
-        };
-        let at = Addresses {
-            frontends: addresses(&part, documents),
-            nodes: of_mode(onehop_core::crd::TargetMode::Node),
-            pods: of_mode(onehop_core::crd::TargetMode::Pod),
-        };
-        Some(security::demands(
-            settings,
-            spec,
-            &annotations::of_options(spec),
-            &at,
-        ))
-    };
-    roster.services.iter().filter_map(one).flatten().collect()
+    let asking = roster.services.iter();
+    let asking = asking.filter_map(|(service, met)| Some((service, met.spec.as_ref()?)));
+    asking
+        .flat_map(|(service, spec)| demands_of(settings, service, spec, documents))
+        .collect()
 }
 
 /// How the rules of the security group stand.
-pub fn rules(settings: &Settings, roster: &Roster, documents: &Documents) -> Rules {
+fn rules(settings: &Settings, roster: &Roster, documents: &Documents) -> Rules {
     let Some(document) = &documents.security else {
         return Rules::Right;
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use onehop_core::crd::TargetState;
 use onehop_core::time::Time;
 
-use super::balancer::{conflict, is_ours, is_there};
+use super::balancer::{conflict, is_ours, is_there, room};
 use super::document::{POOLS, child, text};
 use super::members::Filled;
 use super::model::{Built, Observed, Rules, addresses, build, wishes};
@@ -56,6 +56,9 @@ fn fill(
     for id in &built.uses {
         outcome.resources.push(("publicIP", id.clone(), 1));
     }
+    if let Some(why) = room(seen.balancer(part.kind), part) {
+        return refuse(outcome, &why);
+    }
     let Some(balancer) = seen.balancer(part.kind) else {
         outcome.programmed = Programmed::Waiting("the load balancer is not made yet".to_owned());
         return;
@@ -100,15 +103,13 @@ fn fill(
             Programmed::Waiting("its part of the load balancer is not written yet".to_owned());
     } else if outcome.addresses.is_empty() {
         outcome.programmed = Programmed::Waiting("its frontend has no address yet".to_owned());
-    } else {
-        match &seen.rules {
-            Rules::Right => {}
-            Rules::Due => {
-                outcome.programmed = Programmed::Waiting(
-                    "the rules of the security group are not written yet".to_owned(),
-                );
-            }
+    } else if !seen.lets_in(settings, &intent.spec) {
+        match seen.rules(settings) {
             Rules::Refused(why) => refuse(outcome, why),
+            Rules::Right | Rules::Due => {
+                let message = "the rules of the security group are not written yet";
+                outcome.programmed = Programmed::Waiting(message.to_owned());
+            }
         }
     }
 }

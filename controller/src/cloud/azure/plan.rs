@@ -5,7 +5,7 @@
 use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
 
-use super::balancer::{PoolChange, conflict, has_part, is_ours, is_there};
+use super::balancer::{PoolChange, conflict, has_part, is_ours, is_there, room};
 use super::document::{POOLS, RULES, child, children, name, referred, text};
 use super::members::{Filled, has_members};
 use super::model::{Built, Observed, Rules, build};
@@ -57,6 +57,9 @@ impl Planner<'_> {
         if balancer.is_some_and(|it| !is_ours(it, self.settings) || conflict(it, part).is_some()) {
             return;
         }
+        if room(balancer, part).is_some() {
+            return;
+        }
         for (id, document) in &built.public_ips {
             self.steps.push(AzureStep::PutPublicIp {
                 id: id.clone(),
@@ -81,7 +84,7 @@ impl Planner<'_> {
                 needs: built.public_ips.iter().map(|(id, _)| id.clone()).collect(),
             });
         }
-        if !done || self.seen.rules == Rules::Due {
+        if !done || *self.seen.rules(self.settings) == Rules::Due {
             self.steps.push(AzureStep::PutRules {
                 base: part.base.clone(),
                 kind: part.kind,

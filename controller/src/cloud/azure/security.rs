@@ -11,7 +11,9 @@ use onehop_core::id::{Cidr, IpFamily, Protocol};
 use serde_json::{Value, json};
 
 use super::annotations::{Access, Wishes};
-use super::document::{SECURITY_RULES, at, children, children_mut, has, lay_over, name, text};
+use super::document::{
+    SECURITY_RULES, at, child, children, children_mut, has, lay_over, name, text,
+};
 use super::names;
 use super::settings::Settings;
 use crate::plan::Refusal;
@@ -25,6 +27,8 @@ const MOST_RULES: usize = 1000;
 const MOST_PREFIXES: usize = 4000;
 /// Source of everybody outside.
 const INTERNET: &str = "Internet";
+/// Where a rule lists its destinations.
+const DESTINATIONS: &str = "destinationAddressPrefixes";
 /// Source of probes.
 const PROBES: &str = "AzureLoadBalancer";
 
@@ -272,20 +276,7 @@ pub fn desired(
     document: &Value,
     demands: &[Demand],
 ) -> Result<Value, Refusal> {
-    let mut wanted = Wanted::default();
-    for demand in demands {
-        wanted.add(demand);
-    }
-    let mut rules: Vec<(String, Value)> = Vec::new();
-    for (allow, to) in &wanted.allow {
-        let protocol = word(allow.protocol);
-        let hash = names::rule_hash(protocol, &allow.sources, &allow.ports);
-        let name = names::allow_rule(&settings.install, allow.family, &hash);
-        rules.push((name, allow_body(protocol, allow, to)));
-    }
-    for (family, to) in &wanted.deny {
-        rules.push((names::deny_rule(&settings.install, *family), deny_body(to)));
-    }
+    let rules = bodies(settings, demands);
     let mut document = document.clone();
     let ours = |rule: &Value| is_ours(rule, settings);
     let keep: BTreeSet<String> = rules
@@ -331,6 +322,46 @@ pub fn desired(
     }
     check_limits(&document)?;
     Ok(document)
+}
+
+/// Whether everything that these demands need is there, whatever else is: enough for one Service, of which others share
+/// rules (AZ-208).
+pub fn lets_in(settings: &Settings, document: &Value, demands: &[Demand]) -> bool {
+    bodies(settings, demands).iter().all(|(name, wish)| {
+        let Some(there) = child(document, SECURITY_RULES, name) else {
+            return false;
+        };
+        let destinations = |rule: &Value| -> BTreeSet<String> {
+            let list = at(rule, &["properties", DESTINATIONS]).and_then(Value::as_array);
+            let list = list.into_iter().flatten();
+            list.filter_map(|it| it.as_str().map(str::to_owned))
+                .collect()
+        };
+        let mut rest = wish.clone();
+        if let Some(properties) = rest["properties"].as_object_mut() {
+            properties.remove(DESTINATIONS);
+        }
+        has(Some(there), &rest) && destinations(wish).is_subset(&destinations(there))
+    })
+}
+
+/// Name and body of every rule that these demands need.
+fn bodies(settings: &Settings, demands: &[Demand]) -> Vec<(String, Value)> {
+    let mut wanted = Wanted::default();
+    for demand in demands {
+        wanted.add(demand);
+    }
+    let mut rules: Vec<(String, Value)> = Vec::new();
+    for (allow, to) in &wanted.allow {
+        let protocol = word(allow.protocol);
+        let hash = names::rule_hash(protocol, &allow.sources, &allow.ports);
+        let name = names::allow_rule(&settings.install, allow.family, &hash);
+        rules.push((name, allow_body(protocol, allow, to)));
+    }
+    for (family, to) in &wanted.deny {
+        rules.push((names::deny_rule(&settings.install, *family), deny_body(to)));
+    }
+    rules
 }
 
 /// Whether a rule is of this install (AZ-201).
@@ -382,7 +413,7 @@ fn allow_body(protocol: &str, allow: &Allow, to: &BTreeSet<Destination>) -> Valu
         "sourceAddressPrefix": one,
         "sourceAddressPrefixes": many,
         "destinationAddressPrefix": Value::Null,
-        "destinationAddressPrefixes": prefixes(to),
+        (DESTINATIONS): prefixes(to),
         "destinationPortRange": Value::Null,
         "destinationPortRanges": allow.ports,
     }})
@@ -397,7 +428,7 @@ fn deny_body(to: &BTreeSet<Destination>) -> Value {
         "sourceAddressPrefix": "*",
         "sourceAddressPrefixes": Value::Null,
         "destinationAddressPrefix": Value::Null,
-        "destinationAddressPrefixes": prefixes(to),
+        (DESTINATIONS): prefixes(to),
         "destinationPortRange": "*",
         "destinationPortRanges": Value::Null,
     }})
@@ -426,7 +457,7 @@ fn check_limits(document: &Value) -> Result<(), Refusal> {
         ),
         (
             "destination prefixes of the network security group",
-            count("destinationAddressPrefixes"),
+            count(DESTINATIONS),
             MOST_PREFIXES,
         ),
     ];

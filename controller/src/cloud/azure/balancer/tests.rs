@@ -185,6 +185,26 @@ fn az115_a_port_that_somebody_else_has_on_the_frontend_is_a_conflict() {
 }
 
 #[test]
+fn az188_az430_what_azure_takes_is_checked_before_the_write() {
+    let plain = part(&service(&[80]));
+    assert_eq!(room(None, &plain), None);
+    let many: Vec<Value> = (0..600).map(|n| json!({"name": format!("f{n}")})).collect();
+    let full = json!({"properties": {FRONTENDS: many}});
+    let why = room(Some(&full), &plain).unwrap();
+    assert!(
+        why.message.contains("601") && why.message.contains("600"),
+        "AZ-448: {}",
+        why.message
+    );
+    let mut six = service(&[80]);
+    six.families = vec![onehop_core::id::IpFamily::V6];
+    let six = part(&six);
+    assert_eq!(room(None, &six).unwrap().reason, "IPv6WithoutIPv4", "ZA-90");
+    let with_four = applied(new(&settings()), &with(vec![plain]));
+    assert_eq!(room(Some(&with_four), &six), None, "AZ-188: by itself");
+}
+
+#[test]
 fn az232_az261_members_are_keyed_by_their_address() {
     let address = |n: u8| IpAddr::from([10, 0, 0, n]);
     let up = |n: u8| (format!("node-{n}"), address(n));

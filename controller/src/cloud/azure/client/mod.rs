@@ -7,6 +7,7 @@ mod token;
 mod writer;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use onehop_core::crd::LoadBalancerSpec;
@@ -125,6 +126,11 @@ impl Client {
         self.store.wishes(service, spec);
     }
 
+    /// What was read last.
+    pub fn documents(&self) -> Arc<Documents> {
+        self.store.documents()
+    }
+
     /// What names its Service: public IPs of this install.
     pub async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {
         self.store.doubt();
@@ -158,7 +164,7 @@ impl Client {
     /// Looks at one Service.
     pub async fn observe(&self, service: &ServiceKey) -> Result<Observed, CloudError> {
         self.freshen().await?;
-        Ok(self.store.look(&self.settings, service))
+        Ok(self.store.look(service))
     }
 
     /// Reads everything, unless that was done lately; whoever comes meanwhile waits for the same reading.

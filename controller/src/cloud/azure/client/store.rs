@@ -9,8 +9,8 @@ use onehop_core::time::Time;
 use serde_json::Value;
 
 use crate::cloud::azure::document::{name, text};
-use crate::cloud::azure::model::{Documents, Met, Observed, Roster, Rules, Times, rules};
-use crate::cloud::azure::settings::{Kind, Settings};
+use crate::cloud::azure::model::{Documents, Met, Observed, Roster, Standing, Times};
+use crate::cloud::azure::settings::Kind;
 
 /// How old what was read may be. Others' changes are seen this late; Azure's own controllers keep it for 120 s (AZ-375).
 const FRESH: Duration = Duration::from_secs(45);
@@ -28,8 +28,8 @@ struct State {
     roster: Roster,
     read_at: Option<Time>,
     version: u64,
-    /// What the rules came to, until documents or roster change.
-    rules: Option<Rules>,
+    /// What was found out of them, until documents or roster change.
+    standing: Option<Arc<Standing>>,
 }
 
 impl Store {
@@ -122,7 +122,7 @@ impl Store {
         met.uids.insert(spec.service_uid.clone());
         if met.spec.as_deref() != Some(spec) {
             met.spec = Some(Arc::new(spec.clone()));
-            state.rules = None;
+            state.standing = None;
         }
     }
 
@@ -130,7 +130,7 @@ impl Store {
     pub(super) fn wishes_nothing(&self, service: &ServiceKey) {
         let mut state = self.state();
         if state.met(service).spec.take().is_some() {
-            state.rules = None;
+            state.standing = None;
         }
     }
 
@@ -151,25 +151,31 @@ impl Store {
     }
 
     /// A look at one Service.
-    pub(super) fn look(&self, settings: &Settings, service: &ServiceKey) -> Observed {
+    pub(super) fn look(&self, service: &ServiceKey) -> Observed {
         let mut state = self.state();
-        let found = match &state.rules {
-            Some(rules) => rules.clone(),
-            None => rules(settings, &state.roster, &state.documents),
+        let standing = state.standing();
+        let (uids, asks) = {
+            let met = state.met(service);
+            (met.uids.clone(), met.spec.is_some())
         };
-        state.rules = Some(found.clone());
         Observed {
             service: service.clone(),
-            uids: state.met(service).uids.clone(),
-            asks: state.met(service).spec.is_some(),
+            uids,
+            asks,
             documents: Arc::clone(&state.documents),
             times: Arc::clone(&state.times),
-            rules: found,
+            standing,
         }
     }
 }
 
 impl State {
+    fn standing(&mut self) -> Arc<Standing> {
+        let roster = &self.roster;
+        let make = || Arc::new(Standing::new(roster.clone()));
+        Arc::clone(self.standing.get_or_insert_with(make))
+    }
+
     fn met(&mut self, service: &ServiceKey) -> &mut Met {
         self.roster.services.entry(service.clone()).or_default()
     }
@@ -182,6 +188,6 @@ impl State {
         times.note(&documents, now);
         self.documents = Arc::new(documents);
         self.times = Arc::new(times);
-        self.rules = None;
+        self.standing = None;
     }
 }

@@ -66,7 +66,6 @@ fn intent(service: &ServiceSpec, pods: &[(u8, State)], nodes: &[(u8, State)]) ->
 struct Cloud {
     documents: Documents,
     times: Times,
-    rules: Option<Rules>,
 }
 
 impl Cloud {
@@ -78,7 +77,7 @@ impl Cloud {
             asks: false,
             documents: Arc::new(self.documents.clone()),
             times: Arc::new(self.times.clone()),
-            rules: self.rules.clone().unwrap_or(Rules::Right),
+            standing: Arc::default(),
         }
     }
 
@@ -124,7 +123,6 @@ impl Cloud {
                     .retain(|pip| pip["id"] != json!(id));
             }
             AzureStep::PutRules { .. } | AzureStep::ReleaseRules { .. } => {
-                self.rules = None;
                 return;
             }
             AzureStep::PutPart { part, members, .. } => {
