@@ -4,9 +4,10 @@
 
 use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
+use serde_json::Value;
 
 use super::balancer::{PoolChange, conflict, has_part, is_ours, is_there, room};
-use super::document::{POOLS, RULES, child, children, name, referred, text};
+use super::document::{FRONTENDS, POOLS, RULES, child, children, name, reference, referred, text};
 use super::members::{Filled, has_members};
 use super::model::{Built, Observed, Rules, build};
 use super::names;
@@ -222,12 +223,19 @@ impl Planner<'_> {
         }
     }
 
+    /// Whether a frontend holds it, by what the public IP says or by what our load balancers say: either may have been
+    /// read before the other's last change.
     fn holds(&self, id: &str) -> bool {
+        let holds = |frontend: &Value| {
+            reference(frontend, "publicIPAddress").is_some_and(|it| it.eq_ignore_ascii_case(id))
+        };
+        let balancers = self.seen.documents.balancers.values();
+        let mut frontends = balancers.flat_map(|balancer| children(balancer, FRONTENDS));
         let pip = self
             .seen
             .public_ips()
             .find(|pip| text(pip, &["id"]) == Some(id));
-        pip.is_some_and(is_attached)
+        frontends.any(holds) || pip.is_some_and(is_attached)
     }
 
     /// Whether this plan takes away the frontend that holds it.
@@ -261,7 +269,7 @@ pub fn is_left(settings: &Settings, seen: &Observed, base: &str) -> bool {
     let in_balancer = Kind::ALL
         .iter()
         .any(|kind| seen.balancer(*kind).is_some_and(|it| has_part(it, base)));
-    let named = |pip: &serde_json::Value| {
+    let named = |pip: &Value| {
         release(settings, pip, &seen.service) != Release::Nothing
             && name(pip).starts_with(&format!("{}-{base}", settings.cluster))
     };
