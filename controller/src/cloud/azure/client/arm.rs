@@ -4,6 +4,7 @@
 //! A write is sent once: what comes back, or does not, is for the next plan to look at (AZ-409). Only the write itself is
 //! behind the fence; waiting for its operation is reading.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, Method, StatusCode};
@@ -12,6 +13,7 @@ use reqwest::{Response, Url};
 use serde_json::Value;
 
 use super::error::Refused;
+use super::throttle::{Direction, Throttle, Way};
 use super::token::Tokens;
 use crate::cloud::azure::document::text;
 use crate::cloud::{Class, CloudError};
@@ -42,6 +44,7 @@ pub(super) struct Arm {
     base: Url,
     tokens: Tokens,
     clock: Clock,
+    throttle: Mutex<Throttle>,
 }
 
 /// A write.
@@ -99,6 +102,7 @@ impl Arm {
             base,
             tokens,
             clock,
+            throttle: Mutex::default(),
         }
     }
 
@@ -280,6 +284,14 @@ impl Arm {
         etag: Option<&str>,
         tried: &str,
     ) -> Result<Response, CloudError> {
+        let way = way(&method, &url);
+        if let Some(wait) = self.throttle().wait(&way, self.clock.now()) {
+            let answer = "Azure has asked for a pause of such requests";
+            return Err(CloudError {
+                retry_after: Some(wait),
+                ..CloudError::new(Class::Throttled, tried, answer)
+            });
+        }
         let mut claims = None;
         loop {
             let token = self.tokens.token(claims.as_deref()).await?;
@@ -297,6 +309,11 @@ impl Arm {
             let lost =
                 |error: reqwest::Error| CloudError::new(Class::Transient, tried, said(&error));
             let answer = answer.map_err(lost)?;
+            if answer.status() == StatusCode::TOO_MANY_REQUESTS {
+                let after = retry_after(answer.headers());
+                self.throttle()
+                    .refused(way.clone(), after, self.clock.now());
+            }
             let challenge = challenge(&answer);
             match (&claims, challenge) {
                 (None, Some(asked)) => claims = Some(asked),
@@ -305,14 +322,16 @@ impl Arm {
         }
     }
 
+    fn throttle(&self) -> MutexGuard<'_, Throttle> {
+        // No critical section can leave it half-way.
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn url(&self, id: &str) -> Url {
         let mut url = self.base.clone();
         let path = format!("{}{id}", url.path().trim_end_matches('/'));
         url.set_path(&path);
-        let kind = id
-            .split("/providers/Microsoft.Network/")
-            .nth(1)
-            .and_then(|rest| rest.split('/').next());
+        let kind = kind_of(id);
         let version = VERSIONS
             .iter()
             .find(|(name, _)| Some(*name) == kind)
@@ -340,6 +359,22 @@ impl Arm {
             Err(wrong("another host than that of Azure Resource Manager"))
         }
     }
+}
+
+/// The kind of resource that a path names.
+fn kind_of(path: &str) -> Option<&str> {
+    let rest = path.split("/providers/Microsoft.Network/").nth(1)?;
+    rest.split('/').next()
+}
+
+fn way(method: &Method, url: &Url) -> Way {
+    let direction = if *method == Method::GET {
+        Direction::Read
+    } else {
+        Direction::Write
+    };
+    let kind = kind_of(url.path()).unwrap_or_default();
+    (kind.to_owned(), direction)
 }
 
 impl Refused {

@@ -3,6 +3,7 @@
 mod arm;
 mod error;
 mod store;
+mod throttle;
 mod token;
 mod writer;
 
