@@ -137,7 +137,7 @@ async fn za101_za102_az101_hundreds_of_services_cost_few_writes_and_a_restart_no
     );
     let addresses: BTreeSet<String> = world
         .azure
-        .frontends(&world.balancer().unwrap()["id"].as_str().unwrap().to_owned())
+        .frontends(world.balancer().unwrap()["id"].as_str().unwrap())
         .iter()
         .map(ToString::to_string)
         .collect();
