@@ -48,6 +48,7 @@ pub(super) struct Real {
     forward: Forward,
     processes: Processes,
     refusals: Refusals,
+    clock: Clock,
 }
 
 impl Real {
@@ -84,6 +85,7 @@ impl Real {
             forward: Forward::open(netns, API).await?,
             processes: Processes::new(netns, folder),
             refusals: Refusals::of_log(folder.join(AUDIT_LOG)),
+            clock,
         };
         real.write_keys()?;
         real.run("etcd", real.etcd())?;
@@ -122,11 +124,8 @@ impl Real {
             kubeconfig: Some(self.write(&format!("{}-here", account.file_name()), &text)?),
             ..Options::default()
         };
-        Ok(connect(
-            &options,
-            &Requests::new(&Metrics::default(), Clock::system()),
-        )
-        .await?)
+        let requests = Requests::new(&Metrics::default(), self.clock);
+        Ok(connect(&options, &requests).await?)
     }
 
     /// An administrator's kubeconfig for programs of this machine.
