@@ -17,7 +17,7 @@ pub(crate) fn objects(folder: &Path) -> Result<Vec<(String, Value)>> {
     paths.sort_by_key(std::fs::DirEntry::path);
     for path in paths.iter().map(std::fs::DirEntry::path) {
         let name = path.display().to_string();
-        if name.ends_with(".yaml") && !name.contains("/values-") {
+        if path.extension().is_some_and(|is| is == "yaml") && !name.contains("/values-") {
             let text = std::fs::read_to_string(&path)?;
             let all: Vec<Value> =
                 serde_saphyr::from_multiple(&text).with_context(|| name.clone())?;

@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_mins(1);
 /// Object types of others, which no server here knows.
 const FOREIGN: [&str; 6] = [
     "ServiceMonitor",

@@ -1,4 +1,4 @@
-//! What a PromQL expression asks for: metrics and labels. Enough of the grammar for what the chart's alerts and
+//! What a `PromQL` expression asks for: metrics and labels. Enough of the grammar for what the chart's alerts and
 //! dashboards say; whatever it does not know counts as a metric, and so fails loudly.
 
 use std::collections::BTreeSet;

@@ -140,7 +140,7 @@ pub(crate) fn files() -> Result<Vec<Set>> {
             let path = entry?.path();
             let file = path.file_name().and_then(|name| name.to_str());
             let file = file.context("a name of a file")?;
-            if file.starts_with("values-") && file.ends_with(".yaml") {
+            if file.starts_with("values-") && path.extension().is_some_and(|is| is == "yaml") {
                 let text = std::fs::read_to_string(&path)?;
                 let within = path.strip_prefix(folder)?.display().to_string();
                 found.push(Set {

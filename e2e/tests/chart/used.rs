@@ -20,7 +20,7 @@ use onehop_e2e::{
 use serde_json::json;
 use std::{collections::BTreeSet, time::Duration};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_mins(1);
 
 /// Something for every right: a Service comes, is served and goes, a pool and a node come and go, two replicas.
 async fn life() -> Result<World> {

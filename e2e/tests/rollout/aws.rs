@@ -52,7 +52,7 @@ async fn aws421_aws702_aws953_twenty_pods_replaced_one_by_one_cost_few_calls() -
     world.objects.apply(scaled).await?;
     world.objects.rolled_out("web", WITHIN).await?;
     all_healthy(&world).await?;
-    let before = world.aws_calls();
+    let before = world.cloud_calls();
     let pods = world.objects.api::<Pod>();
     let old = pods.list(&ListParams::default().labels("app=web")).await?;
     for pod in old {
@@ -62,7 +62,7 @@ async fn aws421_aws702_aws953_twenty_pods_replaced_one_by_one_cost_few_calls() -
     }
     world.objects.rolled_out("web", WITHIN).await?;
     all_healthy(&world).await?;
-    let now = world.aws_calls();
+    let now = world.cloud_calls();
     let spent = |action: &str| {
         let name = format!("elasticloadbalancing:{action}");
         let count = |calls: &std::collections::BTreeMap<String, u64>| {
