@@ -92,11 +92,6 @@ impl Metrics {
             self.resident_bytes.clone(),
         );
         registry.register(
-            "onehop_node_pod_health",
-            "Answers about the health of pods that are targets",
-            self.pod_health.clone(),
-        );
-        registry.register(
             "kubeproxy_proxy_healthz",
             "Answers of /healthz",
             self.healthz.clone(),
@@ -140,6 +135,11 @@ impl Metrics {
             "health_ports",
             "Health check node ports that are served",
             self.health_ports.clone(),
+        );
+        registry.register(
+            "pod_health",
+            "Answers about the health of pods that are targets",
+            self.pod_health.clone(),
         );
         registry.register(
             "guards",
