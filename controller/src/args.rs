@@ -91,6 +91,9 @@ pub struct Args {
     /// Log filter.
     #[arg(long, env = "ONEHOP_LOG", default_value = "info")]
     log: String,
+    /// Only say whether Services still hold load balancers of this install, and end: exit status 1 as long as any do.
+    #[arg(long)]
+    uninstall_check: bool,
     /// Seed of all jitter; made from time and process id if not given.
     #[arg(long, env = "ONEHOP_SEED")]
     seed: Option<u64>,
@@ -121,9 +124,20 @@ enum ProxyName {
     Replace,
 }
 
+/// What the program is started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// To be the controller.
+    Control,
+    /// To say whether the install can go (C-80).
+    UninstallCheck,
+}
+
 /// Everything resolved.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// What the program is started for.
+    pub job: Job,
     /// The local cloud's URL; there is one unless the provider is another.
     pub endpoint: Option<Url>,
     /// Of provider aws, if that is it.
@@ -206,6 +220,11 @@ impl Args {
             endpoint.set_path(&path);
         }
         Ok(Config {
+            job: if self.uninstall_check {
+                Job::UninstallCheck
+            } else {
+                Job::Control
+            },
             endpoint,
             aws,
             local: plan::Settings {

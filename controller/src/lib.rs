@@ -19,5 +19,6 @@ pub mod presence;
 pub mod reconcile;
 pub mod snapshot;
 pub mod status;
+pub mod uninstall;
 mod watch;
 pub mod writes;

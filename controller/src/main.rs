@@ -4,12 +4,13 @@ use anyhow::Context;
 use clap::Parser;
 use futures::FutureExt;
 use onehop_controller::app::{App, Phase};
-use onehop_controller::args::{Args, AwsConfig, Config};
+use onehop_controller::args::{Args, AwsConfig, Config, Job};
 use onehop_controller::cloud::aws::{self, Aws};
 use onehop_controller::cloud::local::Local;
 use onehop_controller::cloud::local::client::Client;
 use onehop_controller::http;
 use onehop_controller::lease::Election;
+use onehop_controller::uninstall;
 use onehop_core::id::InstallId;
 use onehop_runtime::client::{Options, Requests, connect};
 use onehop_runtime::clock::Clock;
@@ -22,8 +23,24 @@ use tokio_util::sync::CancellationToken;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let config = Args::parse().resolve()?;
-    log::init(&config.log, log::Format::Json)?;
-    run(config).await
+    match config.job {
+        Job::Control => {
+            log::init(&config.log, log::Format::Json)?;
+            run(config).await
+        }
+        // Read by people: no log.
+        Job::UninstallCheck => check(config).await,
+    }
+}
+
+async fn check(config: Config) -> anyhow::Result<()> {
+    let options = Options {
+        kubeconfig: config.kubeconfig,
+        ..Options::default()
+    };
+    let client = connect(&options).await?;
+    uninstall::check(&client, &config.settings.claim.install).await?;
+    Ok(())
 }
 
 async fn run(config: Config) -> anyhow::Result<()> {

@@ -1,5 +1,5 @@
 //! Writes our `CustomResourceDefinition`s into the chart:
-//! `cargo run -p onehop-core --example crds -- charts/onehop/crds`.
+//! `cargo run -p onehop-core --example crds -- charts/onehop/files/crds`.
 
 use std::path::PathBuf;
 

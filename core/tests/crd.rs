@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 #[test]
 fn the_chart_has_the_definitions_that_the_types_make() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/onehop/crds");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/onehop/files/crds");
     for (file, manifest) in manifests() {
         let text = std::fs::read_to_string(format!("{folder}/{file}")).unwrap();
         let in_tree: Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(
             in_tree, manifest,
-            "{file} is not what the types make: cargo run -p onehop-core --example crds -- charts/onehop/crds"
+            "{file} is not what the types make: cargo run -p onehop-core --example crds -- charts/onehop/files/crds"
         );
     }
 }

@@ -20,6 +20,37 @@
 {{ include "onehop.fullname" . }}-node-agent
 {{- end -}}
 
+{{- define "onehop.installId" -}}
+{{ default (printf "%s-%s" .Values.clusterName .Values.provider) .Values.installId }}
+{{- end -}}
+
+{{/* Classes that are claimed beside the provider's own, one a line: the value is a name or a list. */}}
+{{- define "onehop.classes" -}}
+{{- if kindIs "string" .Values.loadBalancerClass -}}
+{{ .Values.loadBalancerClass }}
+{{- else -}}
+{{ join "\n" .Values.loadBalancerClass }}
+{{- end -}}
+{{- end -}}
+
+{{/* A map as name=value pairs with commas, in the order of the names. */}}
+{{- define "onehop.pairs" -}}
+{{- $pairs := list -}}
+{{- range $name, $value := . -}}
+{{- $pairs = append $pairs (printf "%s=%v" $name $value) -}}
+{{- end -}}
+{{ join "," $pairs }}
+{{- end -}}
+
+{{/* Reference of an image. Takes the root and an image's values. */}}
+{{- define "onehop.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ default .root.Chart.AppVersion .image.tag }}
+{{- end -}}
+{{- end -}}
+
 {{/* What selects pods; must never change between versions. Takes the root and a component. */}}
 {{- define "onehop.selector" -}}
 app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
@@ -57,6 +88,54 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* Port of the agents' metrics, by the way to run. */}}
+{{- define "onehop.agent.metricsPort" -}}
+{{ ternary 10249 10349 (eq .Values.agent.mode "replace") }}
+{{- end -}}
+
+{{/* Who this install is: arguments that the controller and the check before an uninstall share. */}}
+{{- define "onehop.controller.identity" -}}
+- --provider={{ .Values.provider }}
+- --cluster-name={{ .Values.clusterName }}
+{{- with .Values.installId }}
+- --install-id={{ . }}
+{{- end }}
+{{- if eq .Values.provider "local" }}
+- --local-endpoint={{ .Values.local.endpoint }}
+{{- end }}
+{{- if eq .Values.provider "aws" }}
+- --aws-vpc-id={{ .Values.vpcId }}
+{{- if .Values.lbcServiceControllerDisabled }}
+- --lbc-service-controller-disabled
+{{- end }}
+{{- end }}
+{{- range splitList "\n" (include "onehop.classes" .) }}
+{{- if . }}
+- --load-balancer-class={{ . }}
+{{- end }}
+{{- end }}
+{{- if .Values.claimClassless }}
+- --claim-classless
+{{- end }}
+{{- end -}}
+
+{{/* What both of the controller's containers are allowed. */}}
+{{- define "onehop.controller.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "onehop.controller.security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
 {{/* What the schema cannot say: values that are needed because of other values. */}}
 {{- define "onehop.check" -}}
 {{- if not .Values.clusterName -}}
@@ -65,13 +144,32 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- if and (eq .Values.provider "local") (not .Values.local.endpoint) -}}
 {{- fail "local.endpoint is required with provider local: give the URL of the local cloud's API." -}}
 {{- end -}}
+{{- if and (eq .Values.provider "aws") (not .Values.vpcId) -}}
+{{- fail "vpcId is required with provider aws: give the id of the cluster's VPC (vpc-…)." -}}
+{{- end -}}
+{{- $peer := or .Values.claimClassless (has "service.k8s.aws/nlb" (splitList "\n" (include "onehop.classes" .))) -}}
+{{- if and (eq .Values.provider "aws") $peer (not .Values.lbcServiceControllerDisabled) -}}
+{{- fail "lbcServiceControllerDisabled is required to claim Services of aws-load-balancer-controller or without a class: run that controller with feature gate EnableServiceController=false, or not at all, and say so." -}}
+{{- end -}}
 {{- if and .Values.agent.enabled (eq .Values.agent.mode "replace") (not .Values.agent.apiServer.host) -}}
 {{- fail "agent.apiServer.host is required with agent.mode replace: give an address of the API server that needs no Service." -}}
+{{- end -}}
+{{- if and (eq .Values.agent.detectLocalMode "BridgeInterface") (not .Values.agent.podBridgeInterface) -}}
+{{- fail "agent.podBridgeInterface is required with agent.detectLocalMode BridgeInterface: give the name of the bridge of the node's pods." -}}
+{{- end -}}
+{{- if and (eq .Values.agent.detectLocalMode "InterfaceNamePrefix") (not .Values.agent.podInterfaceNamePrefix) -}}
+{{- fail "agent.podInterfaceNamePrefix is required with agent.detectLocalMode InterfaceNamePrefix: tell how the names of interfaces to the node's pods begin." -}}
 {{- end -}}
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
 {{- fail "serviceAccount.name is required with serviceAccount.create false: the rights of the controller are bound to it." -}}
 {{- end -}}
 {{- if and .Values.agent.enabled (not .Values.agent.serviceAccount.create) (not .Values.agent.serviceAccount.name) -}}
 {{- fail "agent.serviceAccount.name is required with agent.serviceAccount.create false: the rights of the agent are bound to it." -}}
+{{- end -}}
+{{- if and .Values.prometheusRule.enabled (not .Values.serviceMonitor.enabled) -}}
+{{- fail "serviceMonitor.enabled is required with prometheusRule.enabled: the alerts are about what it has scraped." -}}
+{{- end -}}
+{{- if and .Values.prometheusRule.enabled .Values.agent.enabled (not .Values.agent.podMonitor.enabled) -}}
+{{- fail "agent.podMonitor.enabled is required with prometheusRule.enabled: the alerts are about what it has scraped." -}}
 {{- end -}}
 {{- end -}}

@@ -16,6 +16,8 @@ mod queue;
 mod say;
 mod second_look;
 
+pub use pools::LEVELS as POOL_LEVELS;
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

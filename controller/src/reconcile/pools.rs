@@ -15,7 +15,7 @@ use crate::writes::WriteError;
 /// Between two rounds: many changes at once are one write.
 const ROUND_EVERY: Duration = Duration::from_millis(250);
 /// Shares of a pool in use that alerts ask for.
-const LEVELS: [u32; 4] = [75, 85, 95, 100];
+pub const LEVELS: [u32; 4] = [75, 85, 95, 100];
 
 impl<P: Provider> Reconciler<P> {
     /// Goes on for ever.

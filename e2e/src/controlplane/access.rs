@@ -16,9 +16,9 @@ pub(crate) const INSTALL_ID: &str = "e2e";
 
 /// Our object types, as the chart installs them.
 const CRDS: [&str; 3] = [
-    include_str!("../../../charts/onehop/crds/addresspools.yaml"),
-    include_str!("../../../charts/onehop/crds/loadbalancers.yaml"),
-    include_str!("../../../charts/onehop/crds/nodetargets.yaml"),
+    include_str!("../../../charts/onehop/files/crds/addresspools.yaml"),
+    include_str!("../../../charts/onehop/files/crds/loadbalancers.yaml"),
+    include_str!("../../../charts/onehop/files/crds/nodetargets.yaml"),
 ];
 
 /// Time in which a server must serve what was installed.

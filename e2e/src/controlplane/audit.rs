@@ -5,19 +5,19 @@ use anyhow::{Context, Result};
 use e2e_apiserver::Record;
 use serde::Deserialize;
 use std::{
+    collections::BTreeSet,
     fs::File,
     io::{BufRead, BufReader, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// What a real API server logs: answered writes of `ServiceAccounts`, without their bodies.
+/// What a real API server logs: answered requests of `ServiceAccounts`, without their bodies. A watch is logged when it
+/// opens, too.
 pub(super) const POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
-omitStages: [RequestReceived, ResponseStarted]
+omitStages: [RequestReceived]
 rules:
-- level: None
-  verbs: [get, list, watch]
 - level: Metadata
   userGroups: ['system:serviceaccounts']
 ";
@@ -33,6 +33,37 @@ pub struct Written {
     pub resource: String,
     /// Name of the object, empty for collections.
     pub name: String,
+}
+
+/// A request of an account for which it needs a right.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Asked {
+    /// Whose it was.
+    pub user: String,
+    /// The right, as `group/resource verb`; of a subresource, `group/resource/part verb`.
+    pub right: String,
+    /// HTTP status of the answer.
+    pub code: u16,
+}
+
+/// Every kind of request in the log of a real API server, once.
+pub(super) fn asked(path: &Path) -> Result<BTreeSet<Asked>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let mut found = BTreeSet::new();
+    for line in whole.lines() {
+        let line: Line = serde_json::from_str(line).context("a line of the audit log")?;
+        let (Some(object), Some(status)) = (line.object_ref, line.response_status) else {
+            continue;
+        };
+        let what = with_part(object.resource, &object.subresource);
+        found.insert(Asked {
+            user: line.user.username,
+            right: format!("{}/{what} {}", object.api_group, line.verb),
+            code: status.code,
+        });
+    }
+    Ok(found)
 }
 
 /// The writes from a moment on.
@@ -111,7 +142,9 @@ struct User {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
+#[serde(rename_all = "camelCase")]
 struct ObjectRef {
+    api_group: String,
     resource: String,
     subresource: String,
     name: String,
@@ -145,8 +178,9 @@ fn write_of(line: &str) -> Result<Option<Written>> {
     let done = line
         .response_status
         .is_some_and(|s| (200..300).contains(&s.code));
+    let changes = !matches!(line.verb.as_str(), "get" | "list" | "watch");
     let object = line.object_ref.unwrap_or_default();
-    Ok(done.then(|| Written {
+    Ok((done && changes).then(|| Written {
         user: line.user.username,
         verb: line.verb,
         resource: with_part(object.resource, &object.subresource),

@@ -12,7 +12,7 @@ mod processes;
 mod real;
 
 pub use access::Account;
-pub use audit::{Audit, Written};
+pub use audit::{Asked, Audit, Written};
 pub use forward::Forward;
 
 pub(crate) use access::{INSTALL_ID, SYSTEM_NAMESPACE};
@@ -29,6 +29,7 @@ use kube::Client;
 use onehop_runtime::clock::Clock;
 use real::Real;
 use std::{
+    collections::BTreeSet,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
@@ -69,6 +70,19 @@ impl ControlPlane {
         seed: u64,
         folder: &Path,
     ) -> Result<Self> {
+        let plane = Self::bare(back_end, fabric, clock, seed, folder).await?;
+        install(&plane.objects, back_end).await?;
+        Ok(plane)
+    }
+
+    /// Starts it with nothing of ours: no object type, no account, no right.
+    pub async fn bare(
+        back_end: BackEnd,
+        fabric: &Fabric,
+        clock: Clock,
+        seed: u64,
+        folder: &Path,
+    ) -> Result<Self> {
         let (servers, client) = match back_end {
             BackEnd::Embedded => {
                 let (server, client) = Embedded::start(fabric, clock, seed)?;
@@ -79,10 +93,8 @@ impl ControlPlane {
                 (Servers::Real(Box::new(server)), client)
             }
         };
-        let objects = Objects::new(client.clone(), clock);
-        install(&objects, back_end).await?;
         Ok(Self {
-            objects,
+            objects: Objects::new(client.clone(), clock),
             client,
             folder: folder.to_owned(),
             servers,
@@ -124,6 +136,16 @@ impl ControlPlane {
         match &self.servers {
             Servers::Embedded(embedded) => Ok(Audit::embedded(embedded.api().audit())),
             Servers::Real(real) => real.audit(),
+        }
+    }
+
+    /// What accounts asked of a real API server since it started.
+    pub fn asked(&self) -> Result<BTreeSet<Asked>> {
+        match &self.servers {
+            Servers::Embedded(_) => {
+                anyhow::bail!("only a real API server has accounts with rights")
+            }
+            Servers::Real(real) => real.asked(),
         }
     }
 

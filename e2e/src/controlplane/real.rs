@@ -2,7 +2,9 @@
 //! tokens for accounts. Certificates are made for each world and die with it.
 
 use super::{
-    API, Account, Audit, Dump, Forward, SYSTEM_NAMESPACE, audit::POLICY, processes::Processes,
+    API, Account, Asked, Audit, Dump, Forward, SYSTEM_NAMESPACE,
+    audit::{self, POLICY},
+    processes::Processes,
 };
 use crate::world::{Programs, eventually};
 use anyhow::{Context, Result};
@@ -19,6 +21,7 @@ use onehop_runtime::{
     metrics::Metrics,
 };
 use std::{
+    collections::BTreeSet,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -126,6 +129,10 @@ impl Real {
 
     pub(super) fn audit(&self) -> Result<Audit> {
         Audit::of_log(&self.folder.join(AUDIT_LOG))
+    }
+
+    pub(super) fn asked(&self) -> Result<BTreeSet<Asked>> {
+        audit::asked(&self.folder.join(AUDIT_LOG))
     }
 
     pub(super) fn check(&self) -> Result<()> {

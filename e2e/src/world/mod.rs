@@ -36,7 +36,7 @@ pub use sockets::{sockets_of, syn_retransmissions};
 pub use wait::eventually;
 
 use crate::{
-    controlplane::{Audit, BackEnd, ControlPlane, OnLoopback},
+    controlplane::{Asked, Audit, BackEnd, ControlPlane, OnLoopback},
     traffic::SocketSource,
 };
 use anyhow::{Context, Result};
@@ -49,6 +49,7 @@ use kube::Client;
 use onehop_runtime::clock::Clock;
 use start::{ControllerStart, LocalCloud, NodesStart};
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -358,6 +359,11 @@ impl World {
     /// What accounts write to the API server from now on.
     pub fn audit(&self) -> Result<Audit> {
         self.plane.audit()
+    }
+
+    /// What accounts asked of a real API server since it started.
+    pub fn asked(&self) -> Result<BTreeSet<Asked>> {
+        self.plane.asked()
     }
 
     /// Opens the API on this machine's loopback, for kubectl; gives the kubeconfig of an administrator.

@@ -6,7 +6,7 @@ use clap::Parser;
 use onehop_controller::args as controller;
 use onehop_e2e::chart::{Chart, NAMESPACE, Program};
 use onehop_node_agent::args as agent;
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn controller_config(program: Program<'_>) -> Result<controller::Config> {
     let args = [vec!["onehop-controller".to_owned()], program.args()?].concat();
@@ -20,6 +20,15 @@ fn agent_config(program: Program<'_>) -> Result<agent::Config> {
     Ok(agent::Args::try_parse_from(args)?.resolve()?)
 }
 
+/// Containers that run before the one container of a workload.
+fn before(workload: &Value) -> Result<Vec<Program<'_>>> {
+    let pod = &workload["spec"]["template"]["spec"];
+    let containers = pod["initContainers"].as_array();
+    let containers = containers.map(Vec::as_slice).unwrap_or_default();
+    let program = |container| Ok(Program { pod, container });
+    containers.iter().map(program).collect()
+}
+
 #[test]
 fn every_rendered_argument_is_a_flag_of_the_program() -> Result<()> {
     let chart = Chart::of_this_build()?;
@@ -29,9 +38,23 @@ fn every_rendered_argument_is_a_flag_of_the_program() -> Result<()> {
             let name = workload["metadata"]["name"].as_str().context("a name")?;
             let of = || format!("{name} of {}", set.name);
             let program = Program::of(workload)?;
+            let job = |config: controller::Config| config.job;
             match workload["kind"].as_str() {
-                Some("Deployment") => controller_config(program).with_context(of).map(drop)?,
-                Some("DaemonSet") => agent_config(program).with_context(of).map(drop)?,
+                Some("Deployment") => {
+                    let job = controller_config(program).map(job).with_context(of)?;
+                    assert_eq!(job, controller::Job::Control);
+                }
+                // C-80: the hook is the controller's own program, as the same install.
+                Some("Job") => {
+                    let job = controller_config(program).map(job).with_context(of)?;
+                    assert_eq!(job, controller::Job::UninstallCheck);
+                }
+                Some("DaemonSet") => {
+                    agent_config(program).with_context(of)?;
+                    for container in before(workload)? {
+                        agent_config(container).with_context(of)?;
+                    }
+                }
                 _ => bail!("{}: nothing reads the arguments of this kind", of()),
             }
         }

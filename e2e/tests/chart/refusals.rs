@@ -1,6 +1,6 @@
 //! Values that must be refused, each with one sentence that names the value.
 
-use crate::sets::with;
+use crate::sets::{aws, overlay, with};
 use anyhow::Result;
 use onehop_e2e::chart::Chart;
 use serde_json::{Value, json};
@@ -37,6 +37,34 @@ fn c51_ct03_required_values_are_named() -> Result<()> {
     refused(
         &with(json!({"agent": {"serviceAccount": {"create": false}}})),
         "agent.serviceAccount.name is required",
+    )?;
+    refused(
+        &json!({"clusterName": "demo", "provider": "aws"}),
+        "vpcId is required with provider aws",
+    )?;
+    for claim in [
+        json!({"claimClassless": true}),
+        json!({"loadBalancerClass": "service.k8s.aws/nlb"}),
+    ] {
+        let mut values = aws();
+        overlay(&mut values, &claim);
+        refused(&values, "lbcServiceControllerDisabled is required to claim")?;
+    }
+    refused(
+        &with(json!({"agent": {"detectLocalMode": "BridgeInterface"}})),
+        "agent.podBridgeInterface is required with agent.detectLocalMode BridgeInterface",
+    )?;
+    refused(
+        &with(json!({"agent": {"detectLocalMode": "InterfaceNamePrefix"}})),
+        "agent.podInterfaceNamePrefix is required with agent.detectLocalMode InterfaceNamePrefix",
+    )?;
+    refused(
+        &with(json!({"prometheusRule": {"enabled": true}})),
+        "serviceMonitor.enabled is required with prometheusRule.enabled",
+    )?;
+    refused(
+        &with(json!({"prometheusRule": {"enabled": true}, "serviceMonitor": {"enabled": true}})),
+        "agent.podMonitor.enabled is required with prometheusRule.enabled",
     )
 }
 
@@ -72,6 +100,32 @@ fn c60_ct04_the_schema_refuses_typos() -> Result<()> {
         ),
         (json!({"metricsPort": 70000}), "/metricsPort"),
         (json!({"podLabels": {"a": 1}}), "/podLabels/a"),
+        (json!({"workers": 4}), "workers"),
+        (json!({"crds": {"istall": false}}), "istall"),
+        (json!({"vpcId": "0123"}), "/vpcId"),
+        (json!({"defaultTags": {"a": "b,c"}}), "/defaultTags/a"),
+        (
+            json!({"policies": [{"addressPools": ["red"]}]}),
+            "/policies/0",
+        ),
+        (
+            json!({"policies": [{"name": "red", "adressPools": []}]}),
+            "adressPools",
+        ),
+        (json!({"orphanGraceSeconds": -1}), "/orphanGraceSeconds"),
+        (json!({"image": {"digest": "sha256:12"}}), "/image/digest"),
+        (
+            json!({"prometheusRule": {"alerts": {"orphans": {"threshold": "many"}}}}),
+            "/prometheusRule/alerts/orphans/threshold",
+        ),
+        (
+            json!({"prometheusRule": {"alerts": {"orphan": {}}}}),
+            "orphan",
+        ),
+        (
+            json!({"networkPolicy": {"apiServerPorts": []}}),
+            "/networkPolicy/apiServerPorts",
+        ),
     ];
     for (values, naming) in wrong {
         refused(&with(values), naming)?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// `group/resource verb` of each right of a role.
-fn rights(role: &Value) -> Result<BTreeSet<String>> {
+pub(crate) fn rights(role: &Value) -> Result<BTreeSet<String>> {
     let list = |value: &Value| -> Result<Vec<String>> {
         serde_json::from_value(value.clone()).context("a list")
     };

@@ -13,9 +13,9 @@ use onehop_e2e::controlplane::Referee;
 use std::path::PathBuf;
 
 const CRDS: [&str; 3] = [
-    include_str!("../../../charts/onehop/crds/addresspools.yaml"),
-    include_str!("../../../charts/onehop/crds/loadbalancers.yaml"),
-    include_str!("../../../charts/onehop/crds/nodetargets.yaml"),
+    include_str!("../../../charts/onehop/files/crds/addresspools.yaml"),
+    include_str!("../../../charts/onehop/files/crds/loadbalancers.yaml"),
+    include_str!("../../../charts/onehop/files/crds/nodetargets.yaml"),
 ];
 
 /// Keeps what runs, in the order in which it has to end.

@@ -35,7 +35,8 @@ pub const SHARING_NAMESPACES: &str = "onehop.dev/allow-shared-ip-namespaces";
 /// Most bytes of a value that a message quotes.
 const QUOTED_MAX: usize = 100;
 const OUR_PREFIX: &str = "onehop.dev/";
-const KNOWN: [&str; 6] = [
+/// Keys of our own.
+pub const KNOWN: [&str; 6] = [
     TARGET,
     MEMBERSHIP,
     ADDRESSES,
