@@ -38,6 +38,8 @@ pub struct KubeletConfig {
     pub hook: EventHook,
     /// Label `topology.kubernetes.io/zone` of the node.
     pub zone: String,
+    /// `spec.providerID` of the node, which is given once and never changes; none: one of the local cloud.
+    pub provider_id: Option<String>,
     /// More labels of the node.
     pub labels: BTreeMap<String, String>,
     /// Folder for the output of containers; none: it is thrown away.
@@ -58,6 +60,7 @@ impl KubeletConfig {
             clock,
             hook,
             zone: "zone-a".to_owned(),
+            provider_id: None,
             labels: BTreeMap::new(),
             log_folder: None,
             restart_backoff: RestartBackoff::default(),
@@ -97,6 +100,7 @@ impl Kubelet {
     ) -> Result<Self, kube::Error> {
         let info = NodeInfo {
             zone: config.zone,
+            provider_id: config.provider_id,
             labels: config.labels,
         };
         node::register(&client, &node, &info, config.clock.now()).await?;

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 /// What the world chooses about a Node.
 pub(crate) struct NodeInfo {
     pub(crate) zone: String,
+    pub(crate) provider_id: Option<String>,
     pub(crate) labels: BTreeMap<String, String>,
 }
 
@@ -54,6 +55,8 @@ fn object(node: &NodeNet, info: &NodeInfo) -> Value {
     for (key, value) in &info.labels {
         labels[key] = json!(value);
     }
+    let local = || format!("local:///{}/{}", info.zone, node.name());
+    let provider_id = info.provider_id.clone().unwrap_or_else(local);
     let pods = [node.pod_cidr().to_string(), node.pod_cidr6().to_string()];
     json!({
         "apiVersion": "v1",
@@ -62,7 +65,7 @@ fn object(node: &NodeNet, info: &NodeInfo) -> Value {
         "spec": {
             "podCIDR": pods[0],
             "podCIDRs": pods,
-            "providerID": format!("local:///{}/{}", info.zone, node.name()),
+            "providerID": provider_id,
         },
     })
 }

@@ -1,7 +1,6 @@
 //! A world on AWS's APIs: the account that the fake cloud shows, and how nodes are machines of it.
 
 use super::World;
-use crate::controlplane::ControlPlane;
 use anyhow::{Context, Result};
 use e2e_cloud::{
     Cloud,
@@ -10,12 +9,8 @@ use e2e_cloud::{
 use e2e_fabric::Fabric;
 use e2e_kubelet::Kubelet;
 use ipnet::Ipv4Net;
-use k8s_openapi::api::core::v1::{Node, Service};
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
-use serde_json::json;
+use k8s_openapi::api::core::v1::Service;
+use kube::Api;
 use std::net::Ipv4Addr;
 
 /// Access key of the controller, and its secret.
@@ -68,28 +63,20 @@ pub(super) fn machine_id(index: usize) -> String {
     format!("i-{index:017x}")
 }
 
-/// Makes each node a machine, as a cloud controller manager tells the API server.
-pub(super) async fn machines(
-    aws: &Aws,
-    plane: &ControlPlane,
-    kubelets: &[Kubelet],
-    zones: &[&str],
-) -> Result<()> {
-    let nodes: Api<Node> = Api::all(plane.client());
+/// `spec.providerID` of the node with this number, as a cloud controller manager writes it.
+pub(super) fn provider_id(zone: &str, index: usize) -> String {
+    format!("aws:///{zone}/{}", machine_id(index))
+}
+
+/// Makes each node a machine.
+pub(super) fn machines(aws: &Aws, kubelets: &[Kubelet], zones: &[&str]) {
     for (index, (kubelet, zone)) in kubelets.iter().zip(zones.iter().cycle()).enumerate() {
-        let id = machine_id(index);
         aws.add_machine(Machine {
-            id: id.clone(),
+            id: machine_id(index),
             address: kubelet.node().address().into(),
             zone: (*zone).to_owned(),
         });
-        let patch = json!({ "spec": { "providerID": format!("aws:///{zone}/{id}") } });
-        let name = kubelet.node().name();
-        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-        let patched = nodes.patch(name, &params, &patch).await;
-        patched.with_context(|| format!("tell the machine of node {name}"))?;
     }
-    Ok(())
 }
 
 impl World {

@@ -290,7 +290,7 @@ impl World {
         })
         .await?;
         if let Some(aws) = &local.aws {
-            aws::machines(aws, &plane, &kubelets, &config.zones).await?;
+            aws::machines(aws, &kubelets, &config.zones);
         }
         (config.progress)("nodes, each with an agent");
         let start = ControllerStart {

@@ -148,9 +148,12 @@ pub(super) async fn nodes(start: &NodesStart<'_>) -> Result<Vec<Kubelet>> {
     let images = images(config.cluster.proxy, speed)?;
     let mut kubelets = Vec::new();
     let places = places(config);
-    for (name, seed) in config.nodes.iter().zip(config.seed..) {
+    for (index, (name, seed)) in config.nodes.iter().zip(config.seed..).enumerate() {
+        let zone = places.get(*name).cloned().unwrap_or_default();
+        let of_aws = (config.cloud == CloudKind::Aws).then(|| aws::provider_id(&zone, index));
         let kubelet = KubeletConfig {
-            zone: places.get(*name).cloned().unwrap_or_default(),
+            zone,
+            provider_id: of_aws,
             speed,
             log_folder: Some(start.folder.path().to_owned()),
             seed,
