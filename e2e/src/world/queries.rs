@@ -1,6 +1,6 @@
 //! What scenarios ask of a world, and the accidents that they cause in it.
 
-use super::{World, agent_name, eventually, node_proxy};
+use super::{Proxy, World, agent_name, eventually, node_proxy};
 use anyhow::{Context, Result};
 use e2e_fabric::Netns;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, Pod, Service};
@@ -46,10 +46,11 @@ impl World {
         Ok(())
     }
 
-    /// Waits until a Service has an address of its load balancer, by itself or behind its name.
+    /// Waits until a Service has an address of its load balancer, by itself or behind its name, and
+    /// [`World::published`] for it.
     pub async fn lb_address(&self, name: &str) -> Result<IpAddr> {
         let what = format!("Service {name} gets the address of a load balancer");
-        eventually(&self.clock, &what, WITHIN, async || {
+        let address = eventually(&self.clock, &what, WITHIN, async || {
             let service = self
                 .objects
                 .service(name)
@@ -70,7 +71,30 @@ impl World {
                 .find_map(address)
                 .ok_or_else(|| format!("ingress {ingress:?}"))
         })
-        .await
+        .await?;
+        self.published(name, address).await?;
+        Ok(address)
+    }
+
+    /// Where kube-proxy is the proxy, waits until every node has its rules for a Service's published address: K-27 is
+    /// ours, kube-proxy learns of an address only by its publication, and until then nodes send back what they get for it.
+    pub async fn published(&self, name: &str, address: IpAddr) -> Result<()> {
+        if self.cluster.proxy != Proxy::KubeProxy {
+            return Ok(());
+        }
+        let (service, address) = (format!("\"default/{name}:"), format!("{address} ."));
+        for kubelet in &self.kubelets {
+            let node = kubelet.node().name();
+            let what = format!("node {node} has rules for {address} of {name}");
+            eventually(&self.clock, &what, WITHIN, async || {
+                let rules = self.ruleset(node).map_err(|e| e.to_string())?;
+                let mut lines = rules.lines();
+                let known = lines.any(|l| l.contains(&service) && l.contains(&address));
+                known.then_some(()).ok_or_else(|| "it has none".to_owned())
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     /// Namespace and address of a pod of `default`.

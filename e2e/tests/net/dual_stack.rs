@@ -147,6 +147,7 @@ pub(crate) async fn s10_c31_a_load_balancer_of_both_families_reaches_targets_of_
         })
         .await?;
         for address in addresses {
+            world.published(&name, address).await?;
             for transport in [Transport::Tcp, Transport::Udp] {
                 let to = SocketAddr::new(address, 80);
                 let (answer, _) = world

@@ -5,9 +5,7 @@ use anyhow::{Context, Result};
 use e2e_fabric::Netns;
 use onehop_e2e::{
     traffic::{Answer, Failure, FailureKind, SocketSource, Transport, ask_tcp, ask_udp},
-    world::{
-        Cluster, OnTerm, Proxy, ServiceManifest, World, WorldConfig, first_answer, pod, sockets_of,
-    },
+    world::{Cluster, OnTerm, ServiceManifest, World, WorldConfig, first_answer, pod, sockets_of},
 };
 use std::{
     collections::BTreeMap,
@@ -194,11 +192,6 @@ impl PodOnA {
         let service = self.objects.apply(service.json()).await?;
         let name = service.metadata.name.context("a name")?;
         let lb = self.lb_address(&name).await?;
-        if self.world.cluster.proxy == Proxy::KubeProxy {
-            // K-27 is ours: kube-proxy learns of an address when it is published, and until then its nodes send back
-            // what the load balancer delivers.
-            self.captured(lb).await?;
-        }
         first_answer(self, (lb, 80).into()).await?;
         self.captured(lb).await?;
         let spec = self.objects.service(&name).await?.spec.context("a spec")?;
