@@ -34,9 +34,10 @@ async fn close(world: &World, target: &mut Target) {
     tokio::time::timeout(PATIENCE, closed).await.unwrap();
 }
 
-/// A connection to `FRONT`:80 that is refused; the client's own socket address.
-fn refused(world: &World) -> SocketAddr {
-    let local = SocketAddr::new(world.client.address().into(), 0);
+/// A connection to `FRONT`:80 that is refused; the client's own socket address, which has this port, so that no two of a
+/// test's connections are one flow.
+fn refused(world: &World, port: u16) -> SocketAddr {
+    let local = SocketAddr::new(world.client.address().into(), port);
     let netns = world.client.netns();
     let socket = netns.tcp_socket(Some(local), local.ip()).unwrap();
     let local = socket.local_addr().unwrap().as_socket();
@@ -83,7 +84,9 @@ async fn fc83_a_refused_connection_has_its_target_and_the_time_of_its_choice() {
     close(&world, &mut one).await;
     // FC-83: the reset is back at the client, and has ended the entry of the table.
     let before = world.cloud().clock().now();
-    let clients: Vec<_> = (0..20).map(|_| refused(&world)).collect();
+    let clients: Vec<_> = (20_001..=20_020)
+        .map(|port| refused(&world, port))
+        .collect();
     let flows = world.node.flows().unwrap();
     let left = flows.iter().filter(|flow| clients.contains(&flow.client));
     assert_eq!(left.count(), 0, "{flows:?}");
@@ -126,7 +129,7 @@ async fn fc102_flows_are_logged_from_their_start_to_their_end_with_their_target(
         .balance(slow_group(), lb("svc", &[FRONT]), &[&one])
         .await;
     close(&world, &mut one).await;
-    let client = refused(&world);
+    let client = refused(&world, 20_001);
     let of_client = |what: &What| match what {
         What::FlowStarted {
             client: from,
