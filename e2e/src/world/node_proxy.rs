@@ -49,7 +49,15 @@ fn agent(start: &NodesStart<'_>, node: &str, kubeconfig: &Path) -> Result<Value>
         ("--kubeconfig", kubeconfig.to_string_lossy().into_owned()),
         ("--node-name", node.to_owned()),
     ]);
-    let more = start.config.agent_flags.iter().map(|&flag| flag.to_owned());
+    // A world's own flags stand in place of the chart's.
+    let own = start.config.agent_flags.iter().copied();
+    let named: Vec<&str> = own
+        .clone()
+        .filter(|flag| flag.starts_with("--"))
+        .map(|flag| flag.split('=').next().unwrap_or(flag))
+        .collect();
+    let args = args.without(&named);
+    let more = own.map(str::to_owned);
     let args: Vec<String> = args.into_vec().into_iter().chain(more).collect();
     let ready = start.commands.agent_ready.clone().with(SOCKET, &socket)?;
     let mut ready = ready.into_vec();

@@ -3,6 +3,7 @@
 use onehop_node_agent::commit::Features;
 use onehop_node_agent::table::class;
 use onehop_node_agent::table::element::{Dataplane, ElementChange, Elements};
+use onehop_node_agent::table::layout::VERSION;
 
 use crate::world::{
     guarded, in_namespace, judged_by, judges, nft, options, representative, service,
@@ -198,7 +199,7 @@ fn s67_s68_s263_hooks_stand_where_others_expect_them_and_the_mark_is_cleared_whe
                 "meta mark & 0x00004000 == 0x00004000 meta mark set meta mark & 0xffffbfff masquerade fully-random",
             ),
             ("S-263", "flags owner"),
-            ("S-263", "comment \"onehop node agent, layout 3\""),
+            ("S-263", &format!("comment \"{VERSION}\"")),
         ] {
             assert_eq!(text.matches(wanted).count(), 2, "{id}: {wanted}\n{text}");
         }

@@ -34,7 +34,7 @@ use onehop_node_agent::commit::{Features, Kernel, cleanup};
 use onehop_node_agent::table::element::{
     Data, Dataplane, ElementChange, Elements, Family, Key, SetId, Verdict,
 };
-use onehop_node_agent::table::layout::{Options, TABLE};
+use onehop_node_agent::table::layout::{Options, TABLE, VERSION};
 use world::{addr, cluster_ip, in_namespace, nft, options, service};
 
 fn open() -> Kernel {
@@ -114,7 +114,7 @@ fn s132_an_older_layout_is_replaced() {
         ]);
         let mut kernel = open();
         assert_eq!(kernel.read_back().unwrap(), Some(Elements::new()));
-        assert!(nft(&["list", "ruleset"]).contains("layout 3"));
+        assert!(nft(&["list", "ruleset"]).contains(VERSION));
     });
 }
 
