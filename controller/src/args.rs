@@ -149,20 +149,18 @@ enum MembershipName {
     Compat,
 }
 
-/// What the program is started for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Job {
-    /// To be the controller.
-    Control,
-    /// To say whether the install can go (C-80).
-    UninstallCheck,
+/// What the check before an uninstall needs to know (C-80): nothing of a cloud.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The install that is to go.
+    pub install: InstallId,
+    /// Kubeconfig.
+    pub kubeconfig: Option<PathBuf>,
 }
 
 /// Everything resolved.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What the program is started for.
-    pub job: Job,
     /// The local cloud's URL; there is one unless the provider is another.
     pub endpoint: Option<Url>,
     /// Of provider aws, if that is it.
@@ -218,6 +216,15 @@ pub enum ArgsError {
 }
 
 impl Args {
+    /// The check before an uninstall, if the program is started for that.
+    pub fn check(&self) -> Option<Result<Check, ArgsError>> {
+        let check = |install| Check {
+            install,
+            kubeconfig: self.kubeconfig.clone(),
+        };
+        self.uninstall_check.then(|| self.install().map(check))
+    }
+
     /// Resolves all flags.
     pub fn resolve(self) -> Result<Config, ArgsError> {
         let install = self.install()?;
@@ -264,11 +271,6 @@ impl Args {
             endpoint.set_path(&path);
         }
         Ok(Config {
-            job: if self.uninstall_check {
-                Job::UninstallCheck
-            } else {
-                Job::Control
-            },
             endpoint,
             aws,
             azure,

@@ -4,7 +4,7 @@ use anyhow::Context;
 use clap::Parser;
 use futures::FutureExt;
 use onehop_controller::app::{App, Phase};
-use onehop_controller::args::{Args, AwsConfig, AzureConfig, Config, Job};
+use onehop_controller::args::{Args, AwsConfig, AzureConfig, Check, Config};
 use onehop_controller::cloud::aws::{self, Aws};
 use onehop_controller::cloud::azure::{self, Azure};
 use onehop_controller::cloud::local::Local;
@@ -23,25 +23,24 @@ use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let config = Args::parse().resolve()?;
-    match config.job {
-        Job::Control => {
-            log::init(&config.log, log::Format::Json)?;
-            run(config).await
-        }
+    let args = Args::parse();
+    if let Some(check) = args.check() {
         // Read by people: no log.
-        Job::UninstallCheck => check(config).await,
+        return uninstall_check(check?).await;
     }
+    let config = args.resolve()?;
+    log::init(&config.log, log::Format::Json)?;
+    run(config).await
 }
 
-async fn check(config: Config) -> anyhow::Result<()> {
+async fn uninstall_check(check: Check) -> anyhow::Result<()> {
     let options = Options {
-        kubeconfig: config.kubeconfig,
+        kubeconfig: check.kubeconfig,
         ..Options::default()
     };
     let requests = Requests::new(&Metrics::default(), Clock::system());
     let client = connect(&options, &requests).await?;
-    uninstall::check(&client, &config.settings.claim.install).await?;
+    uninstall::check(&client, &check.install).await?;
     Ok(())
 }
 

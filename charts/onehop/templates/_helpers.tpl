@@ -100,23 +100,6 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- with .Values.installId }}
 - --install-id={{ . }}
 {{- end }}
-{{- if eq .Values.provider "local" }}
-- --local-endpoint={{ .Values.local.endpoint }}
-{{- end }}
-{{- if eq .Values.provider "aws" }}
-- --aws-vpc-id={{ .Values.vpcId }}
-{{- if .Values.lbcServiceControllerDisabled }}
-- --lbc-service-controller-disabled
-{{- end }}
-{{- end }}
-{{- range splitList "\n" (include "onehop.classes" .) }}
-{{- if . }}
-- --load-balancer-class={{ . }}
-{{- end }}
-{{- end }}
-{{- if .Values.claimClassless }}
-- --claim-classless
-{{- end }}
 {{- end -}}
 
 {{/* What both of the controller's containers are allowed. */}}

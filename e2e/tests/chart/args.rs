@@ -15,6 +15,13 @@ fn controller_config(program: Program<'_>) -> Result<controller::Config> {
     Ok(controller::Args::try_parse_from(args)?.resolve()?)
 }
 
+/// What the program would check, if it is started for that.
+fn controller_check(program: Program<'_>) -> Result<Option<controller::Check>> {
+    let args = [vec!["onehop-controller".to_owned()], program.args()?].concat();
+    let check = controller::Args::try_parse_from(args)?.check();
+    Ok(check.transpose()?)
+}
+
 fn agent_config(program: Program<'_>) -> Result<agent::Config> {
     // The node's name comes by the environment.
     let name = ["onehop-node-agent", "--node-name", "n"].map(str::to_owned);
@@ -40,16 +47,21 @@ fn every_rendered_argument_is_a_flag_of_the_program() -> Result<()> {
             let name = workload["metadata"]["name"].as_str().context("a name")?;
             let of = || format!("{name} of {}", set.name);
             let program = Program::of(workload)?;
-            let job = |config: controller::Config| config.job;
             match workload["kind"].as_str() {
                 Some("Deployment") => {
-                    let job = controller_config(program).map(job).with_context(of)?;
-                    assert_eq!(job, controller::Job::Control);
+                    assert_eq!(controller_check(program)?, None, "{}", of());
+                    controller_config(program).with_context(of)?;
                 }
                 // C-80: the hook is the controller's own program, as the same install.
                 Some("Job") => {
-                    let job = controller_config(program).map(job).with_context(of)?;
-                    assert_eq!(job, controller::Job::UninstallCheck);
+                    let check = controller_check(program).with_context(of)?;
+                    let config = controller_config(rendered.controller()?)?;
+                    assert_eq!(
+                        check.map(|check| check.install),
+                        Some(config.settings.claim.install),
+                        "{}",
+                        of()
+                    );
                 }
                 Some("DaemonSet") => {
                     agent_config(program).with_context(of)?;

@@ -58,6 +58,22 @@ fn c08_the_page_of_annotations_has_the_keys_of_the_code() -> Result<()> {
         .iter()
         .filter(|(_, rest)| rest.contains("not carried out yet"));
     assert_eq!(names(not_yet), keys::NOT_YET.iter().copied().collect());
+
+    let azure = rows(PAGE, "Provider azure")?;
+    let source = Chart::folder().join("../../controller/src/cloud/azure/annotations/keys.rs");
+    let source = std::fs::read_to_string(source)?;
+    let literal = |line: &str| {
+        let (_, value) = line.strip_prefix("pub const ")?.split_once("&str = \"")?;
+        value.strip_suffix("\";").map(str::to_owned)
+    };
+    let of_service = |key: &String| key.starts_with("azure-") || key.starts_with("load-");
+    let read: Vec<String> = source
+        .lines()
+        .filter_map(literal)
+        .filter(of_service)
+        .collect();
+    assert!(read.len() > 20, "{read:?}");
+    assert_eq!(names(&azure), read.iter().map(String::as_str).collect());
     Ok(())
 }
 
