@@ -55,7 +55,11 @@ fn every_rendered_argument_is_a_flag_of_the_program() -> Result<()> {
                 // C-80: the hook is the controller's own program, as the same install.
                 Some("Job") => {
                     let check = controller_check(program).with_context(of)?;
-                    let config = controller_config(rendered.controller()?)?;
+                    let controllers = rendered.of_kinds(&["Deployment"]);
+                    let controller = controllers.into_iter().next();
+                    let controller =
+                        controller.with_context(|| format!("a controller beside {}", of()))?;
+                    let config = controller_config(Program::of(controller)?)?;
                     assert_eq!(
                         check.map(|check| check.install),
                         Some(config.settings.claim.install),

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use onehop_e2e::world::Programs;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::{
     io::Write,
     path::PathBuf,
@@ -43,10 +43,9 @@ impl User {
 
     /// kubectl on these objects, which has to succeed; gives what it printed.
     pub(crate) async fn kubectl(&self, args: &[&str], objects: &[Value]) -> Result<String> {
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        let input = (!objects.is_empty()).then(|| list.to_string());
+        let documents: Vec<String> = objects.iter().map(Value::to_string).collect();
         let output = self
-            .run("kubectl", args, &input.unwrap_or_default())
+            .run("kubectl", args, &documents.join("\n---\n"))
             .await?;
         ensure!(
             output.status.success(),
