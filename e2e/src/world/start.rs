@@ -244,7 +244,7 @@ impl ControllerStart<'_> {
         )
     }
 
-    /// The chart knows the local cloud only.
+    /// Of another cloud than the local one, by the flags of its world.
     fn in_cloud(&self, args: Arguments) -> Arguments {
         match self.cloud {
             CloudKind::Local => args,
