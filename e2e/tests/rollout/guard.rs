@@ -189,11 +189,16 @@ async fn new_flows_go_elsewhere_and_old_ones_stay(family: Family) -> Result<()> 
     world.agent_restarted("a", WITHIN).await?;
     scene.steered_to("near").await?;
     let targets: Api<NodeTargets> = Api::all(world.kube());
+    let lost = targets.get("a").await?.metadata.uid;
     targets.delete("a", &DeleteParams::default()).await?;
+    // The controller may have made another one at once.
     let what = "the node's object is gone";
     eventually(&world.clock, what, WITHIN, async || {
         let found = targets.get_opt("a").await.map_err(|e| e.to_string())?;
-        found.map_or(Ok(()), |object| Err(format!("{object:?}")))
+        match found.filter(|object| object.metadata.uid == lost) {
+            Some(object) => Err(format!("{object:?}")),
+            None => Ok(()),
+        }
     })
     .await?;
     scene.steered_to("near").await?;
