@@ -63,7 +63,7 @@ impl Installation {
     /// second.
     pub(crate) fn of(back_end: BackEnd, proxy: Proxy) -> Result<Self> {
         let mode = proxy.mode();
-        let mut installation = match back_end {
+        Ok(match back_end {
             BackEnd::Embedded => Self {
                 rights: Vec::new(),
                 commands: Commands::golden(mode)?,
@@ -75,13 +75,7 @@ impl Installation {
                     commands: Commands::of(&rendered)?,
                 }
             }
-        };
-        if proxy == Proxy::KubeProxy {
-            // No agent answers for pods.
-            let controller = installation.commands.controller;
-            installation.commands.controller = controller.with("--pod-health-port", "0")?;
-        }
-        Ok(installation)
+        })
     }
 }
 
@@ -93,6 +87,16 @@ impl Commands {
             controller: Arguments(controller.args()?),
             agent: Arguments(agent.args()?),
             agent_ready: Arguments(agent.ready()?),
+        })
+    }
+
+    /// With agents that answer for the health of pods.
+    pub(crate) fn with_pod_health(self) -> Result<Self> {
+        const PORT: (&str, &str) = ("--pod-health-port", "10290");
+        Ok(Self {
+            controller: self.controller.with(PORT.0, PORT.1)?,
+            agent: self.agent.with(PORT.0, PORT.1)?,
+            ..self
         })
     }
 

@@ -180,6 +180,8 @@ pub struct WorldConfig {
     pub cluster: Cluster,
     /// Flags of the agents beside those that every world gives.
     pub agent_flags: Vec<&'static str>,
+    /// Load balancers ask agents for the health of pods, on port 10290.
+    pub pod_health: bool,
     /// How many controllers there are.
     pub replicas: Replicas,
     /// Leave a folder with logs when the world does not end well.
@@ -200,6 +202,7 @@ impl Default for WorldConfig {
             speeds: Speeds::all(1),
             cluster: Cluster::default(),
             agent_flags: Vec::new(),
+            pod_health: false,
             replicas: Replicas::One,
             keep_logs: true,
             progress: |_| {},
@@ -261,6 +264,11 @@ impl World {
         let installation =
             tokio::task::spawn_blocking(move || Installation::of(cluster.back_end, cluster.proxy));
         let Installation { rights, commands } = installation.await??;
+        let commands = if config.pod_health {
+            commands.with_pod_health()?
+        } else {
+            commands
+        };
         plane.grant(&rights).await?;
         let objects = plane.objects.clone().of(cluster);
         objects
