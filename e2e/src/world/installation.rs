@@ -2,7 +2,7 @@
 //! chart stays their only source. A world on the real control plane asks Helm; one on the embedded server needs no Helm
 //! and takes arguments from `installation.json`, which the chart's tests compare with what Helm renders.
 
-use super::{Proxy, start::CLOUD};
+use super::{Cluster, start::CLOUD};
 use crate::{
     chart::{Chart, Rendered},
     controlplane::{API, BackEnd, INSTALL_ID},
@@ -59,11 +59,11 @@ pub fn values(mode: &str) -> Value {
 }
 
 impl Installation {
-    /// As the chart renders it for this control plane and this proxy. Asks Helm where rights are needed, so it may take a
+    /// As the chart renders it for this control plane and this proxy, with agents that answer for pods or not. Asks Helm where rights are needed, so it may take a
     /// second.
-    pub(crate) fn of(back_end: BackEnd, proxy: Proxy) -> Result<Self> {
-        let mode = proxy.mode();
-        Ok(match back_end {
+    pub(crate) fn of(cluster: Cluster, pod_health: bool) -> Result<Self> {
+        let mode = cluster.proxy.mode();
+        let installed = match cluster.back_end {
             BackEnd::Embedded => Self {
                 rights: Vec::new(),
                 commands: Commands::golden(mode)?,
@@ -75,6 +75,14 @@ impl Installation {
                     commands: Commands::of(&rendered)?,
                 }
             }
+        };
+        Ok(if pod_health {
+            Self {
+                commands: installed.commands.with_pod_health()?,
+                ..installed
+            }
+        } else {
+            installed
         })
     }
 }

@@ -257,18 +257,13 @@ impl World {
         };
         let fabric = Fabric::new(tag, network)?;
         (config.progress)("network: router and management network");
-        let cluster = config.cluster;
+        let (cluster, pod_health) = (config.cluster, config.pod_health);
         let plane =
             ControlPlane::start(cluster.back_end, &fabric, clock, config.seed, folder.path())
                 .await?;
         let installation =
-            tokio::task::spawn_blocking(move || Installation::of(cluster.back_end, cluster.proxy));
+            tokio::task::spawn_blocking(move || Installation::of(cluster, pod_health));
         let Installation { rights, commands } = installation.await??;
-        let commands = if config.pod_health {
-            commands.with_pod_health()?
-        } else {
-            commands
-        };
         plane.grant(&rights).await?;
         let objects = plane.objects.clone().of(cluster);
         objects
