@@ -10,6 +10,7 @@ pub mod membership;
 mod order;
 pub mod pod_health;
 mod provider;
+mod told;
 
 pub use intent::{Departed, Intent, Machine, Members, PortMembers};
 pub use listed::Listed;
@@ -18,6 +19,7 @@ pub use provider::{
     Depth, Effect, Existing, Found, Giver, HostName, Look, Market, Notice, Outcome, Placed,
     PortCount, Programmed, Provider, Refusal, Resolution, first_family,
 };
+pub use told::{deregistered, registered};
 
 use std::fmt;
 

@@ -16,7 +16,7 @@ use onehop_core::id::{Cidr, IpFamily, PortKey, Protocol, ServiceKey, ServiceUid}
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
-use super::membership::MassRemoval;
+use super::membership::{CloudState, MassRemoval};
 use super::{Intent, Listed, Plan, Step};
 use crate::cloud::{AddressBook, CloudError, Holder, Source};
 use crate::lease::Fence;
@@ -159,6 +159,28 @@ pub struct PortCount {
     pub held: u32,
 }
 
+impl PortCount {
+    /// Counts a target that the cloud has in this state.
+    pub const fn add(&mut self, state: CloudState) {
+        match state {
+            CloudState::Draining => {
+                self.draining += 1;
+                return;
+            }
+            CloudState::Healthy | CloudState::Unjudged => self.healthy += 1,
+            CloudState::Initial => self.initial += 1,
+            CloudState::Unhealthy => self.unhealthy += 1,
+        }
+        self.registered += 1;
+    }
+
+    /// Counts targets that are kept for now.
+    pub fn hold(&mut self, targets: usize) {
+        let targets = u32::try_from(targets).unwrap_or(u32::MAX);
+        self.held = self.held.saturating_add(targets);
+    }
+}
+
 /// How far a load balancer has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Programmed {
@@ -254,12 +276,14 @@ pub trait Provider: Send + Sync + 'static {
     /// may not share it. Pure but for the book.
     fn restore(&self, found: Found<'_>, book: &mut AddressBook) -> Result<(), Holder>;
 
-    /// How each pool stands. Pure.
+    /// How each pool stands; none where addresses are the cloud's. Pure.
     fn pool_statuses(
         &self,
-        pools: &[AddressPool],
-        book: &AddressBook,
-    ) -> BTreeMap<String, AddressPoolStatus>;
+        _pools: &[AddressPool],
+        _book: &AddressBook,
+    ) -> BTreeMap<String, AddressPoolStatus> {
+        BTreeMap::new()
+    }
 
     /// By family: how many addresses pools may give, and how many of them are in use (C-110). Pure.
     fn pool_use(

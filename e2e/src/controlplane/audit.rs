@@ -49,22 +49,8 @@ pub struct Asked {
 
 /// Every kind of request in the log of a real API server, once.
 pub(super) fn asked(path: &Path) -> Result<BTreeSet<Asked>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    let mut found = BTreeSet::new();
-    for line in whole.lines() {
-        let line: Line = serde_json::from_str(line).context("a line of the audit log")?;
-        let (Some(object), Some(status)) = (line.object_ref, line.response_status) else {
-            continue;
-        };
-        let what = with_part(object.resource, &object.subresource);
-        found.insert(Asked {
-            user: line.user.username,
-            right: format!("{}/{what} {}", object.api_group, line.verb),
-            code: status.code,
-        });
-    }
-    Ok(found)
+    let lines = read_log(path, &mut 0)?;
+    Ok(lines.into_iter().filter_map(Line::asked).collect())
 }
 
 /// A request that an account had no right to.
@@ -193,6 +179,17 @@ struct ResponseStatus {
 }
 
 impl Line {
+    /// The right that it needs, if it is about an object and was answered.
+    fn asked(self) -> Option<Asked> {
+        let (object, status) = (self.object_ref?, self.response_status?);
+        let what = with_part(object.resource, &object.subresource);
+        Some(Asked {
+            user: self.user.username,
+            right: format!("{}/{what} {}", object.api_group, self.verb),
+            code: status.code,
+        })
+    }
+
     /// The write, if it is one and was answered well.
     fn write(self) -> Option<Written> {
         let done = (200..300).contains(&self.response_status.as_ref()?.code);

@@ -23,9 +23,7 @@ mod wanted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use onehop_core::crd::{
-    AddressPool, AddressPoolStatus, HealthCheck, LoadBalancerPort, LoadBalancerSpec,
-};
+use onehop_core::crd::{HealthCheck, LoadBalancerPort, LoadBalancerSpec};
 use onehop_core::id::{Cidr, PortKey, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
@@ -96,14 +94,6 @@ impl Provider for Aws {
     fn restore(&self, _found: Found<'_>, _book: &mut AddressBook) -> Result<(), Holder> {
         // Addresses are the cloud's.
         Ok(())
-    }
-
-    fn pool_statuses(
-        &self,
-        _pools: &[AddressPool],
-        _book: &AddressBook,
-    ) -> BTreeMap<String, AddressPoolStatus> {
-        BTreeMap::new()
     }
 
     async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {

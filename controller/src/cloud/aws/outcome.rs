@@ -12,7 +12,7 @@ use super::wanted::{
     balancer_of, balancers, cloud_state, current_group, decide, floor, groups_of, refused, stack,
     usable,
 };
-use crate::plan::membership::{Action, CloudState, Decision, MassRemoval};
+use crate::plan::membership::{Action, Decision, MassRemoval};
 use crate::plan::{HostName, Intent, Notice, Outcome, PortCount, Programmed};
 
 /// State, name, ids and counts.
@@ -32,11 +32,11 @@ pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now
             let decision = decide(intent, group, now);
             if group.retired().is_none() {
                 left_out.extend(left_out_of(intent, group, &decision));
-                count.held += amount(decision.with(Action::Hold).count());
+                count.hold(decision.with(Action::Hold).count());
                 mass_removal = mass_removal.or(decision.mass_removal);
             }
             for (_, health) in group.targets.iter().flatten() {
-                tally(&mut count, cloud_state(health));
+                count.add(cloud_state(health));
             }
         }
         ports.insert(port.key(), count);
@@ -184,23 +184,6 @@ fn programmed(intent: &Intent, stack: &Stack, seen: &Observed) -> Programmed {
         )),
         None => Programmed::Yes,
     }
-}
-
-fn tally(count: &mut PortCount, state: CloudState) {
-    if state == CloudState::Draining {
-        count.draining += 1;
-        return;
-    }
-    count.registered += 1;
-    match state {
-        CloudState::Healthy | CloudState::Unjudged => count.healthy += 1,
-        CloudState::Initial => count.initial += 1,
-        CloudState::Unhealthy | CloudState::Draining => count.unhealthy += 1,
-    }
-}
-
-fn amount(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// Whether a state is one that a look soon will find changed.

@@ -8,7 +8,7 @@ use super::model::{Attributes, Check, GroupProtocol, Rule, TargetId};
 use super::names::Tags;
 use super::stack::{BalancerSpec, GroupRef, GroupSpec, ListenerSpec, Mapping, SecuritySpec};
 use crate::plan::membership::Reason;
-use crate::plan::{Act, Facts, Lane, Resource, Step};
+use crate::plan::{Act, Facts, Lane, Resource, Step, deregistered, registered};
 
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -326,22 +326,9 @@ impl Step for AwsStep {
     }
 
     fn event(&self) -> Option<(&'static str, String)> {
-        let count = |n: usize| {
-            if n == 1 {
-                "1 target".to_owned()
-            } else {
-                format!("{n} targets")
-            }
-        };
         match self {
-            Self::Register { group, targets } => {
-                let message = format!("Registered {} with {group}", count(targets.len()));
-                Some(("TargetsRegistered", message))
-            }
-            Self::Deregister { group, targets, .. } => {
-                let message = format!("Deregistered {} from {group}", count(targets.len()));
-                Some(("TargetsDraining", message))
-            }
+            Self::Register { group, targets } => Some(registered(targets.len(), group)),
+            Self::Deregister { group, targets, .. } => Some(deregistered(targets.len(), group)),
             Self::ModifyListener {
                 listener,
                 groups,

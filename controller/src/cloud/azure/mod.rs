@@ -25,10 +25,10 @@ mod tenants;
 #[cfg(test)]
 mod testkit;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use onehop_core::crd::{AddressPool, AddressPoolStatus, LoadBalancerSpec};
+use onehop_core::crd::LoadBalancerSpec;
 use onehop_core::id::{ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
@@ -118,14 +118,6 @@ impl Provider for Azure {
             self.client.wishes(&found.holder.service, spec);
         }
         Ok(())
-    }
-
-    fn pool_statuses(
-        &self,
-        _pools: &[AddressPool],
-        _book: &AddressBook,
-    ) -> BTreeMap<String, AddressPoolStatus> {
-        BTreeMap::new()
     }
 
     async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {

@@ -74,12 +74,10 @@ fn fill(
         outcome.mass_removal = outcome.mass_removal.or(decision.mass_removal);
         let held = decision.with(Action::Hold).count();
         for port in ports_of(intent, pool) {
-            let mut count = PortCount {
-                held: amount(held),
-                ..PortCount::default()
-            };
+            let mut count = PortCount::default();
+            count.hold(held);
             for state in filled.seen.values() {
-                tally(&mut count, *state);
+                count.add(*state);
             }
             outcome.ports.insert(port, count);
         }
@@ -126,24 +124,6 @@ fn ports_of<'a>(
         .iter()
         .filter(same)
         .map(onehop_core::crd::LoadBalancerPort::key)
-}
-
-fn tally(count: &mut PortCount, state: CloudState) {
-    match state {
-        CloudState::Draining => count.draining += 1,
-        state => {
-            count.registered += 1;
-            match state {
-                CloudState::Healthy | CloudState::Unjudged => count.healthy += 1,
-                CloudState::Initial => count.initial += 1,
-                CloudState::Unhealthy | CloudState::Draining => count.unhealthy += 1,
-            }
-        }
-    }
-}
-
-fn amount(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// Every target of every pool, and those that are about to be registered (K-20).

@@ -7,9 +7,7 @@ use onehop_core::time::Time;
 
 use super::model::{BalancerState, Group, ListenerKey, Observed};
 use super::wanted::{balancer_of, decide, groups_of, members_of};
-use crate::plan::membership::{
-    Action, CloudState, Decision, MassRemoval, Reason, State, TargetKey,
-};
+use crate::plan::membership::{Action, Decision, MassRemoval, Reason, State, TargetKey};
 use crate::plan::{Intent, Notice, Outcome, PortCount, Programmed};
 
 /// State, addresses, ids and counts.
@@ -29,11 +27,11 @@ pub(super) fn outcome(intent: &Intent, seen: &Observed, now: Time) -> Outcome {
             let decision = decide(intent, group, seen, now);
             if group.retired.is_none() {
                 last.extend(kept_as_last(intent, group, &decision, seen));
-                count.held += amount(decision.with(Action::Hold).count());
+                count.hold(decision.with(Action::Hold).count());
                 mass_removal = mass_removal.or(decision.mass_removal);
             }
             for state in group.targets.values() {
-                tally(&mut count, *state);
+                count.add(*state);
             }
         }
         ports.insert(port.key(), count);
@@ -106,22 +104,4 @@ fn programmed(intent: &Intent, seen: &Observed) -> Programmed {
         Some(port) => Programmed::Waiting(format!("no listener yet for port {}", port.key())),
         None => Programmed::Yes,
     }
-}
-
-fn tally(count: &mut PortCount, state: CloudState) {
-    match state {
-        CloudState::Draining => count.draining += 1,
-        state => {
-            count.registered += 1;
-            match state {
-                CloudState::Healthy | CloudState::Unjudged => count.healthy += 1,
-                CloudState::Initial => count.initial += 1,
-                CloudState::Unhealthy | CloudState::Draining => count.unhealthy += 1,
-            }
-        }
-    }
-}
-
-fn amount(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -7,7 +7,7 @@ use onehop_core::id::Zone;
 
 use super::model::{BalancerSpec, GroupSpec, ListenerKey, Probe, ProbeProtocol};
 use crate::plan::membership::{Reason, TargetKey};
-use crate::plan::{Act, Facts, Lane, Resource, Step};
+use crate::plan::{Act, Facts, Lane, Resource, Step, deregistered, registered};
 
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,22 +158,9 @@ impl Step for LocalStep {
     }
 
     fn event(&self) -> Option<(&'static str, String)> {
-        let count = |n: usize| {
-            if n == 1 {
-                "1 target".to_owned()
-            } else {
-                format!("{n} targets")
-            }
-        };
         match self {
-            Self::Register { group, targets } => {
-                let message = format!("Registered {} with {group}", count(targets.len()));
-                Some(("TargetsRegistered", message))
-            }
-            Self::Deregister { group, targets, .. } => {
-                let message = format!("Deregistered {} from {group}", count(targets.len()));
-                Some(("TargetsDraining", message))
-            }
+            Self::Register { group, targets } => Some(registered(targets.len(), group)),
+            Self::Deregister { group, targets, .. } => Some(deregistered(targets.len(), group)),
             Self::PutListener {
                 listener,
                 group,
