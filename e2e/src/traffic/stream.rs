@@ -42,10 +42,10 @@ impl LongFlow {
         let task = tokio::spawn(async move {
             let mut answers = 1;
             loop {
-                tokio::select! {
-                    () = clock.sleep(every) => {}
-                    _ = stopped.changed() => return StreamEnd { answers, cut: None },
-                }
+                let last = tokio::select! {
+                    () = clock.sleep(every) => false,
+                    _ = stopped.changed() => true,
+                };
                 match echo(&mut stream, local).await {
                     Ok(()) => answers += 1,
                     Err(failure) => {
@@ -55,12 +55,16 @@ impl LongFlow {
                         };
                     }
                 }
+                if last {
+                    return StreamEnd { answers, cut: None };
+                }
             }
         });
         Ok(Self { stop, task, first })
     }
 
-    /// Ends the flow and says how it went.
+    /// Ends the flow and says how it went. It asks once more, so that the end tells whether the flow lives now and not at
+    /// its last turn.
     pub async fn end(self) -> Option<StreamEnd> {
         // A flow that was cut has ended by itself.
         let _ = self.stop.send(true);

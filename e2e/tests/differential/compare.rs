@@ -40,10 +40,10 @@ pub(crate) fn differences(ours: &Seen, theirs: &Seen) -> Vec<Difference> {
     found
 }
 
-/// Whether the two servers are in different states from here on.
+/// Whether the two servers are in different states from here on, or a known difference hid something that got a name.
 pub(crate) fn diverged(ours: &Seen, theirs: &Seen) -> bool {
     let version = |seen: &Seen| seen.body["metadata"]["resourceVersion"].clone();
-    ours.code != theirs.code || version(ours) != version(theirs)
+    ours.code != theirs.code || version(ours) != version(theirs) || ours.named != theirs.named
 }
 
 fn values(at: &str, ours: Option<&Value>, theirs: Option<&Value>, found: &mut Vec<Difference>) {

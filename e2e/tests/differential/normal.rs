@@ -27,6 +27,11 @@ impl Names {
         word
     }
 
+    /// How many were given, by what they stand for.
+    pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
+        self.counts.clone()
+    }
+
     /// An answer in common form.
     pub(crate) fn common(&mut self, body: &Value) -> Value {
         let mut body = body.clone();
@@ -227,8 +232,10 @@ fn objects(body: &mut Value) -> Vec<&mut Value> {
     vec![body]
 }
 
-/// Conflicts come in the order of a Go map, and a problem of a custom object is told once for each of its validators.
+/// Conflicts and wrong labels come in the order of a Go map, and a problem of a custom object is told once for each of its
+/// validators.
 fn order_causes(body: &mut Value) {
+    order_problems(body);
     let conflict = body["reason"] == "Conflict";
     if let Some(causes) = body
         .pointer_mut("/details/causes")
@@ -246,6 +253,30 @@ fn order_causes(body: &mut Value) {
         let mut lines: Vec<&str> = message.split('\n').collect();
         lines.sort_unstable();
         *message = lines.join("\n");
+    }
+}
+
+/// A message that lists the causes and nothing else lists them in the order of their words.
+fn order_problems(body: &mut Value) {
+    let causes = body.pointer("/details/causes").and_then(Value::as_array);
+    let mut problems = Vec::new();
+    for cause in causes.into_iter().flatten() {
+        let (Some(field), Some(message)) = (cause["field"].as_str(), cause["message"].as_str())
+        else {
+            return;
+        };
+        let problem = format!("{field}: {message}");
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
+    }
+    let Some(Value::String(message)) = body.get_mut("message") else {
+        return;
+    };
+    let listed = format!("[{}]", problems.join(", "));
+    if let Some(before) = message.strip_suffix(&listed) {
+        problems.sort();
+        *message = format!("{before}[{}]", problems.join(", "));
     }
 }
 
@@ -276,5 +307,40 @@ fn blank_ages(body: &mut Value) {
                 *cell = "<age>".into();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn invalid(message: &str, causes: &[&str]) -> Value {
+        let causes: Vec<Value> = causes
+            .iter()
+            .map(|words| json!({"field": "metadata.labels", "message": words, "reason": "FieldValueInvalid"}))
+            .collect();
+        json!({"reason": "Invalid", "message": message, "details": {"causes": causes}})
+    }
+
+    #[test]
+    fn problems_in_another_order_are_the_same_and_other_problems_are_not() {
+        let [one, two] = [
+            invalid(
+                "a is invalid: [metadata.labels: x, y, metadata.labels: z]",
+                &["x, y", "z"],
+            ),
+            invalid(
+                "a is invalid: [metadata.labels: z, metadata.labels: x, y]",
+                &["z", "x, y"],
+            ),
+        ];
+        let common = |body: &Value| Names::default().common(body);
+        assert_eq!(common(&one), common(&two));
+        let other = invalid(
+            "a is invalid: [metadata.labels: z, metadata.labels: x]",
+            &["z", "x"],
+        );
+        assert_ne!(common(&one), common(&other));
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Seen {
     /// `Warning` headers.
     pub(crate) warnings: Vec<String>,
     pub(crate) body: Value,
+    /// How many names were given so far, by what they stand for.
+    pub(crate) named: BTreeMap<&'static str, usize>,
 }
 
 #[derive(Default)]
@@ -94,10 +96,12 @@ impl<'a> Side<'a> {
         if parts.status.is_success() {
             self.remember(request, &body);
         }
+        let body = self.names.common(&body);
         Ok(Seen {
             code: parts.status.as_u16(),
             warnings,
-            body: self.names.common(&body),
+            body,
+            named: self.names.counts(),
         })
     }
 

@@ -164,13 +164,27 @@ impl Context<'_> {
         &self,
         work: impl FnOnce(&mut State) -> Result<(StatusCode, Arc<Value>)>,
     ) -> Response<Body> {
+        self.warning(work, |(code, object)| self.object(code, &object))
+    }
+
+    /// A write of a scale, which is shown in one form only.
+    fn write_scale(&self, work: impl FnOnce(&mut State) -> Result<Value>) -> Response<Body> {
+        self.warning(work, |scale| respond::json(StatusCode::OK, &scale))
+    }
+
+    /// Does work and answers with the warnings that came up in it.
+    fn warning<T>(
+        &self,
+        work: impl FnOnce(&mut State) -> Result<T>,
+        answer: impl FnOnce(T) -> Response<Body>,
+    ) -> Response<Body> {
         let mut state = self.server.state();
         state.warnings.clear();
         let done = work(&mut state);
         let warnings = std::mem::take(&mut state.warnings);
         drop(state);
         let mut response = match done {
-            Ok((code, object)) => self.object(code, &object),
+            Ok(done) => answer(done),
             Err(error) => respond::error(&error),
         };
         for warning in warnings {
@@ -268,10 +282,7 @@ impl Context<'_> {
         self.check_options("UpdateOptions")?;
         let (call, body) = (self.call(part)?, self.body()?);
         match part {
-            Part::Scale => {
-                let scale = self.server.state().replace_scale(&call, &body)?;
-                Ok(respond::json(StatusCode::OK, &scale))
-            }
+            Part::Scale => Ok(self.write_scale(|state| state.replace_scale(&call, body))),
             Part::Finalize => {
                 Ok(self.write(|state| Ok((StatusCode::OK, state.finalize(&call, body)?))))
             }
@@ -315,10 +326,7 @@ impl Context<'_> {
         };
         let call = self.call(part)?;
         match part {
-            Part::Scale => {
-                let scale = self.server.state().patch_scale(&call, form, &patch)?;
-                Ok(respond::json(StatusCode::OK, &scale))
-            }
+            Part::Scale => Ok(self.write_scale(|state| state.patch_scale(&call, form, &patch))),
             Part::Main | Part::Status => Ok(self.write(|state| {
                 let written = state.patch(&call, form, &patch, self.query.flag("force"))?;
                 Ok((code_of(written.created), written.object))

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::autoscaling::v1::Scale;
 use serde_json::{Value, json};
 
 use super::delete::DeleteOptions;
 use super::patch::{PatchKind, apply_json_patch, not_an_object};
+use super::strict::drop_unknown;
 use crate::error::{ApiError, FieldError, GroupResource, Result};
+use crate::kinds::typed;
 use crate::managed::{self, Manager};
 use crate::object::{self, at, is_deleting, map_mut, str_at};
 use crate::state::{Call, Part, State};
@@ -19,7 +22,17 @@ impl State {
     }
 
     /// Replaces the number of replicas.
-    pub(crate) fn replace_scale(&mut self, call: &Call, scale: &Value) -> Result<Value> {
+    pub(crate) fn replace_scale(&mut self, call: &Call, mut scale: Value) -> Result<Value> {
+        let unknown = unknown_to_scale(&mut scale);
+        self.judge(call, &unknown, |_, fields| {
+            ApiError::bad_request(format!(
+                "Scale in version \"v1\" cannot be handled as a Scale: strict decoding error: {fields}"
+            ))
+        })?;
+        self.set_scale(call, &scale)
+    }
+
+    fn set_scale(&mut self, call: &Call, scale: &Value) -> Result<Value> {
         let old = self.fetch(call)?;
         let paths = call
             .kind
@@ -69,7 +82,12 @@ impl State {
             let why = "json: spec.replicas should be a number";
             return Err(not_an_object(&scale, why));
         }
-        self.replace_scale(call, &scale)
+        let patched = scale.clone();
+        let unknown = unknown_to_scale(&mut scale);
+        self.judge(call, &unknown, |_, fields| {
+            not_an_object(&patched, &format!("strict decoding error: {fields}"))
+        })?;
+        self.set_scale(call, &scale)
     }
 
     /// Binds a pod to a node, as the scheduler does.
@@ -142,6 +160,14 @@ fn split_path(path: &str) -> (Vec<&str>, &str) {
     let mut parents: Vec<&str> = path.trim_start_matches('.').split('.').collect();
     let field = parents.pop().unwrap_or_default();
     (parents, field)
+}
+
+/// Drops what the type has not, and gives the paths; nothing of what is no scale at all.
+fn unknown_to_scale(scale: &mut Value) -> Vec<String> {
+    match typed::<Scale>(scale) {
+        Ok(Some(known)) => drop_unknown(scale, &known),
+        _ => Vec::new(),
+    }
 }
 
 fn scale_of(call: &Call, object: &Value) -> Result<Value> {
