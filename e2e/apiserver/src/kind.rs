@@ -29,7 +29,7 @@ pub(crate) enum Trait {
     KeepsStatusOnCreate,
     /// Name is a DNS label.
     LabelName,
-    /// Name may hold what a path segment may (RBAC).
+    /// Name may hold what a path segment may.
     PathName,
     /// Nothing depends on it, so no propagation policy applies.
     NoDependents,

@@ -102,7 +102,7 @@ pub(crate) static ROWS: &[Row] = &[
         .hooks(&SERVICE_ACCOUNT),
     Row::namespaced("", "v1", "Event", "events")
         .short(&["ev"])
-        .traits(&[CreateOnUpdate, NoDependents])
+        .traits(&[CreateOnUpdate, NoDependents, PathName])
         .hooks(&event::CORE),
     Row::cluster("", "v1", "Node", "nodes")
         .short(&["no"])
@@ -147,7 +147,7 @@ pub(crate) static ROWS: &[Row] = &[
         "poddisruptionbudgets",
     )
     .short(&["pdb"])
-    .traits(&[Status, Generation, ConditionalUpdate])
+    .traits(&[Status, Generation, ConditionalUpdate, PathName])
     .hooks(&DISRUPTION_BUDGET),
     Row::namespaced(
         "networking.k8s.io",

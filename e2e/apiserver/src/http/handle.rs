@@ -19,6 +19,7 @@ use crate::object;
 use crate::selector::Selector;
 use crate::server::{ApiServer, Identity};
 use crate::state::{Part, State};
+use crate::verbs::delete::Deleted;
 use crate::verbs::list::{ListOptions, Page};
 use crate::verbs::patch::PatchKind;
 
@@ -338,7 +339,13 @@ impl Context<'_> {
     fn delete(&self) -> Result<Response<Body>> {
         let options = self.delete_options()?;
         let deleted = self.server.state().delete(&self.delete_call()?, &options)?;
-        Ok(respond::json(StatusCode::OK, &deleted.body(&self.kind)))
+        let stays = matches!(deleted, Deleted::Pending(_));
+        let code = if stays && options.cascades {
+            StatusCode::ACCEPTED
+        } else {
+            StatusCode::OK
+        };
+        Ok(respond::json(code, &deleted.body(&self.kind)))
     }
 
     fn delete_collection(&self) -> Result<Response<Body>> {

@@ -34,6 +34,8 @@ pub(crate) struct DeleteOptions {
     pub(crate) uid: Option<String>,
     pub(crate) version: Option<String>,
     pub(crate) propagation: Option<Propagation>,
+    /// Dependents are to go as well, in the old way of saying so: an object that stays for now is told by the code.
+    pub(crate) cascades: bool,
 }
 
 impl DeleteOptions {
@@ -61,13 +63,11 @@ impl DeleteOptions {
             (None, None) => None,
             (Some(policy), Some(_)) => {
                 let detail = "orphanDependents and deletionPropagation cannot be both set";
-                return Err(bad_option(FieldError::invalid(
-                    "propagationPolicy",
-                    policy,
-                    detail,
-                )));
+                let mut problems = vec![FieldError::invalid("propagationPolicy", policy, detail)];
+                problems.extend((!POLICIES.contains(&policy)).then(|| bad_policy(policy)));
+                return Err(bad_options(&problems));
             }
-            (policy, _) => return Err(bad_policy(policy.unwrap_or_default())),
+            (policy, _) => return Err(bad_option(bad_policy(policy.unwrap_or_default()))),
         };
         Ok(Self {
             grace: body["gracePeriodSeconds"]
@@ -76,22 +76,25 @@ impl DeleteOptions {
             uid: text(&body["preconditions"]["uid"]),
             version: text(&body["preconditions"]["resourceVersion"]),
             propagation,
+            cascades: body["orphanDependents"] == false,
         })
     }
 }
 
-fn bad_policy(policy: &str) -> ApiError {
-    let allowed = ["Foreground", "Background", "Orphan", "nil"];
-    bad_option(FieldError::not_supported(
-        "propagationPolicy",
-        policy,
-        &allowed,
-    ))
+/// As the message about another one lists them.
+const POLICIES: [&str; 4] = ["Foreground", "Background", "Orphan", "nil"];
+
+fn bad_policy(policy: &str) -> FieldError {
+    FieldError::not_supported("propagationPolicy", policy, &POLICIES)
 }
 
 fn bad_option(error: FieldError) -> ApiError {
+    bad_options(&[error])
+}
+
+fn bad_options(errors: &[FieldError]) -> ApiError {
     let kind = crate::error::GroupResource::new("meta.k8s.io", "DeleteOptions");
-    ApiError::invalid(&kind, "", &[error])
+    ApiError::invalid(&kind, "", errors)
 }
 
 /// Answer of a deletion.

@@ -294,7 +294,7 @@ pub(crate) fn validate_metadata(kind: &Kind, object: &Value) -> Vec<FieldError> 
     }
     for (index, finalizer) in object::finalizers(object).into_iter().enumerate() {
         let plain = !kind.is_custom()
-            && !["leases.coordination.k8s.io", "events"].contains(&kind.table.as_str())
+            && !ANY_FINALIZER.contains(&kind.table.as_str())
             && !finalizer.contains('/')
             && !["orphan", "foregroundDeletion", "kubernetes"].contains(&finalizer.as_str());
         let unqualified = "name is neither a standard finalizer name nor is it fully qualified";
@@ -382,6 +382,13 @@ pub(crate) fn validate_metadata_update(new: &Value, old: &Value) -> Vec<FieldErr
     }
     errors
 }
+
+/// Tables of kinds whose finalizers need no domain.
+const ANY_FINALIZER: [&str; 3] = [
+    "leases.coordination.k8s.io",
+    "events",
+    "poddisruptionbudgets.policy",
+];
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
