@@ -250,7 +250,9 @@ fn order_causes(body: &mut Value) {
         });
     }
     if let Some(Value::String(message)) = body.get_mut("message").filter(|_| conflict) {
-        let mut lines: Vec<&str> = message.split('\n').collect();
+        // The first manager stands behind the count.
+        let text = message.replacen(" conflicts: ", " conflicts:\n", 1);
+        let mut lines: Vec<&str> = text.split('\n').collect();
         lines.sort_unstable();
         *message = lines.join("\n");
     }
