@@ -65,17 +65,21 @@ impl<'a> Side<'a> {
     }
 
     async fn exchange(&mut self, request: &Request) -> Result<Seen> {
-        let response = loop {
+        let (parts, mut body) = loop {
             let response = self.client.send(self.fill_in(request)?).await?;
-            if response.status() != StatusCode::TOO_MANY_REQUESTS {
-                break response;
+            let (parts, body) = response.into_parts();
+            if parts.status != StatusCode::TOO_MANY_REQUESTS {
+                break (parts, body);
             }
-            // Its cache of a new kind is not there yet, and it says when to ask again.
-            let wait = response.headers().get(http::header::RETRY_AFTER);
+            // Its cache of a new kind is not there yet, and it says when to ask again; any other reason is an answer.
+            let bytes = body.collect().await?.to_bytes();
+            if !String::from_utf8_lossy(&bytes).contains("storage is (re)initializing") {
+                break (parts, bytes.to_vec().into());
+            }
+            let wait = parts.headers.get(http::header::RETRY_AFTER);
             let wait = wait.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
             tokio::time::sleep(Duration::from_secs(wait.unwrap_or(1))).await;
         };
-        let (parts, mut body) = response.into_parts();
         let mut warnings: Vec<String> = parts
             .headers
             .get_all(http::header::WARNING)

@@ -62,7 +62,7 @@ macro_rules! scenarios {
             health_port {
                 s101_s102_s103_health_port_follows_local_ready_endpoints: essential, Peer::Same;
                 s109_k29_a_restart_without_the_api_server_changes_no_answer: more, Peer::Ours("S-109", "kube-proxy answers 503 until it has seen the API server");
-                s104_s111_taints_and_the_end_of_the_node_reach_healthz_only: more, Peer::Ours("S-111", "asks our port, and for more taints than kube-proxy heeds");
+                s104_s111_taints_and_the_end_of_the_node_reach_healthz_only: essential, Peer::Ours("S-111", "asks our port, and for more taints than kube-proxy heeds");
                 s105_a_health_port_that_is_taken_is_told_and_tried_again: more, Peer::Ours("S-105", "kube-proxy tries again only when something changes");
             }
             labels {
@@ -84,7 +84,7 @@ macro_rules! scenarios {
                 s31_sctp_reaches_endpoints_and_answers_come_from_the_frontend: essential, Peer::Same;
             }
             sharing {
-                c29_tcp_and_udp_on_one_number_of_one_address_reach_the_pods_of_two_services: more, Peer::Same;
+                c29_tcp_and_udp_on_one_number_of_one_address_reach_the_pods_of_two_services: essential, Peer::Same;
                 c19_c29_an_address_is_shared_in_vip_mode_and_one_that_leaves_takes_nothing_along: more, Peer::Ours("K-27", "its addresses come by NodeTargets, which kube-proxy does not know");
             }
             slices {
@@ -125,7 +125,7 @@ macro_rules! scenarios {
                 fc31_a_zone_without_a_target_is_silent_unless_it_may_use_the_other_zones: more, Peer::Same;
                 s63_fc29_through_node_ports_of_a_local_service_pods_see_the_client_or_that_zones_lb_node: more, Peer::Same;
                 fc29b_fc31_a_kept_frontend_address_reaches_the_nodes_of_its_zone: more, Peer::Same;
-                fc31_the_controller_registers_targets_in_the_zone_of_their_node: more, Peer::Same;
+                fc31_the_controller_registers_targets_in_the_zone_of_their_node: essential, Peer::Same;
             }
         }
     };
