@@ -82,14 +82,19 @@ impl World {
         if self.cluster.proxy != Proxy::KubeProxy {
             return Ok(());
         }
-        let (service, address) = (format!("\"default/{name}:"), format!("{address} ."));
+        // Its chains are named namespace/name/protocol/port, its comments namespace/name:port or, where a port has no
+        // name, namespace/name.
+        let service = ["/", ":", "\""].map(|end| format!("default/{name}{end}"));
+        let address = format!("{address} .");
         for kubelet in &self.kubelets {
             let node = kubelet.node().name();
             let what = format!("node {node} has rules for {address} of {name}");
             eventually(&self.clock, &what, WITHIN, async || {
                 let rules = self.ruleset(node).map_err(|e| e.to_string())?;
                 let mut lines = rules.lines();
-                let known = lines.any(|l| l.contains(&service) && l.contains(&address));
+                let known = lines.any(|line| {
+                    line.contains(&address) && service.iter().any(|name| line.contains(name))
+                });
                 known.then_some(()).ok_or_else(|| "it has none".to_owned())
             })
             .await?;
