@@ -77,6 +77,10 @@ impl Api {
                 clients: [("client".to_owned(), "secret".to_owned())].into(),
                 public: "20.0.0.0/24".parse().unwrap(),
                 subnets: [(SUBNET.to_owned(), "10.0.4.0/24".parse().unwrap())].into(),
+                twin: |host| {
+                    let [a, b, c, d] = host.octets().map(u16::from);
+                    [0xfd00, 0, 0, 0, a, b, c, d].into()
+                },
                 documents: vec![],
                 pods: vec![],
                 actions: None,

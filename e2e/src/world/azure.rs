@@ -7,7 +7,7 @@ use e2e_cloud::{
     aws::Aws,
     azure::{Azure, Setup, actions_of_role},
 };
-use e2e_fabric::Fabric;
+use e2e_fabric::{Fabric, twin};
 use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 use std::{
@@ -67,6 +67,7 @@ pub(super) fn subscription(cloud: Cloud) -> Azure {
                 INTERNAL,
             )]
             .into(),
+            twin,
             documents: vec![(network("networkSecurityGroups", "nodes"), group)],
             pods: vec![Fabric::CLUSTER_CIDR.into(), Fabric::CLUSTER_CIDR6.into()],
             // What the chart's role does not allow is refused (AZ-231).
@@ -93,7 +94,10 @@ pub(super) fn flags(api: SocketAddr, folder: &Path) -> [(&'static str, String); 
         ("--azure-vnet", "vnet".to_owned()),
         ("--azure-subnet", "nodes".to_owned()),
         ("--azure-security-group", "nodes".to_owned()),
-        ("--azure-pod-prefixes", Fabric::CLUSTER_CIDR.to_string()),
+        (
+            "--azure-pod-prefixes",
+            format!("{},{}", Fabric::CLUSTER_CIDR, Fabric::CLUSTER_CIDR6),
+        ),
         ("--azure-load-balancer", "onehop-lb".to_owned()),
     ]
 }

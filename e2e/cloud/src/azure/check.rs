@@ -1,12 +1,13 @@
-//! What Azure refuses (AZ-380, AZ-438 to AZ-444, AZ-495), and what it writes into documents by itself.
+//! What Azure refuses (AZ-380, AZ-438 to AZ-444, AZ-495).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::error::Refusal;
-use super::resources::{CHILDREN, Subscription, child, list};
+use super::resources::Subscription;
+use super::store::{CHILDREN, child, list};
 
 /// Limits of one load balancer (AZ-430, AZ-432) and of one security group (AZ-441).
 const MOST_RULES: usize = 1500;
@@ -187,6 +188,9 @@ fn check_frontends(
                 if there["sku"]["name"] != "Standard" {
                     let code = "DifferentSkuLoadBalancersAndPublicIPAddressNotAllowed";
                     return Err(Refusal::bad(code, format!("{name}: {pip} is not Standard")));
+                }
+                if there["properties"]["provisioningState"] != "Succeeded" {
+                    return Err(Refusal::unprovisioned(pip, id));
                 }
                 let holder = there["properties"]["ipConfiguration"]["id"].as_str();
                 let other = holder.filter(|holder| !holder.eq_ignore_ascii_case(&own));
@@ -481,40 +485,4 @@ fn security_group(document: &Value) -> Result<(), Refusal> {
         ));
     }
     Ok(())
-}
-
-/// Writes rules' names on what they use, as Azure does.
-pub(super) fn back_references(document: &mut Value) {
-    let rules: Vec<Value> = list(document, "loadBalancingRules").to_vec();
-    let users = [
-        ("frontendIPConfigurations", "frontendIPConfiguration"),
-        ("backendAddressPools", "backendAddressPool"),
-        ("probes", "probe"),
-    ];
-    for (kind, key) in users {
-        let Some(children) = document["properties"][kind].as_array_mut() else {
-            continue;
-        };
-        for child in children {
-            let id = child["id"].as_str().unwrap_or_default().to_lowercase();
-            let uses = |rule: &&Value| {
-                rule["properties"][key]["id"]
-                    .as_str()
-                    .is_some_and(|it| it.to_lowercase() == id)
-            };
-            let of: Vec<Value> = rules
-                .iter()
-                .filter(uses)
-                .map(|rule| json!({"id": rule["id"]}))
-                .collect();
-            let Some(properties) = child["properties"].as_object_mut() else {
-                continue;
-            };
-            if of.is_empty() {
-                properties.remove("loadBalancingRules");
-            } else {
-                properties.insert("loadBalancingRules".to_owned(), Value::Array(of));
-            }
-        }
-    }
 }

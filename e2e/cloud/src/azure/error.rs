@@ -48,6 +48,18 @@ impl Refusal {
         }
     }
 
+    /// Something that a resource refers to is in no good state (AZ-184).
+    pub(super) fn unprovisioned(what: &str, of: &str) -> Self {
+        let message = format!(
+            "Cannot proceed with operation because resource {what} used by resource {of} is not in Succeeded state."
+        );
+        let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, "RetryableError", message);
+        Self {
+            detail: Some("ReferencedResourceNotProvisioned"),
+            ..refusal
+        }
+    }
+
     pub(super) fn body(&self) -> Value {
         let detail = |code: &&str| json!({"code": code, "message": self.message});
         let details: Vec<Value> = self.detail.iter().map(detail).collect();

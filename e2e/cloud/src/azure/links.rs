@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use super::check;
 use super::error::Refusal;
-use super::resources::{Subscription, child, list};
+use super::resources::Subscription;
+use super::store::{child, list};
 use crate::engine::{
     Engine, GroupId, GroupSpec, HealthCheck, LbId, LbSpec, ListenerKey, Mode, ProbeProtocol,
     Protocol, Tags, TargetSpec,

@@ -6,14 +6,18 @@
 //! controller and its judges call is served.
 
 mod check;
+mod complete;
 mod error;
 mod links;
+mod operations;
 mod resources;
+mod rights;
 mod serve;
+mod store;
 mod tls;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +52,8 @@ pub struct Setup {
     pub public: Ipv4Net,
     /// Subnets by id, each with its range: of internal frontends.
     pub subnets: BTreeMap<String, Ipv4Net>,
+    /// The IPv6 address that is given in place of an IPv4 one of these ranges.
+    pub twin: fn(Ipv4Addr) -> Ipv6Addr,
     /// Documents that are there: id and document.
     pub documents: Vec<(String, Value)>,
     /// Ranges of pods.
@@ -69,6 +75,8 @@ pub struct Request {
     pub if_match: Option<String>,
     /// Its document.
     pub body: Value,
+    /// What a GET showed just before.
+    pub before: Option<Value>,
     /// Status of the answer.
     pub status: u16,
 }
@@ -88,6 +96,8 @@ pub struct Faults {
     pub challenge: bool,
     /// Actions that the caller may not do.
     pub denied: Vec<String>,
+    /// Deny assignments: scope, and a pattern of actions there (AZ-496).
+    pub deny_assignments: Vec<(String, String)>,
 }
 
 /// The actions of a custom role, as its file lists them.
@@ -119,12 +129,18 @@ impl Azure {
         certificate: Certificate,
     ) -> std::io::Result<()> {
         let listener = tls::TlsListener::new(listener, &certificate)?;
-        axum::serve(listener, self.router()).await
+        axum::serve(listener, self.router_of("https")).await
     }
 
-    /// Everything.
+    /// Everything, in plain HTTP.
     pub fn router(self) -> Router {
-        Router::new().fallback(serve::handle).with_state(self)
+        self.router_of("http")
+    }
+
+    fn router_of(self, scheme: &'static str) -> Router {
+        Router::new()
+            .fallback(serve::handle)
+            .with_state((self, scheme))
     }
 
     /// Calls so far by method and kind, `PUT loadBalancers` and so on, refused ones too. Looks at operations are apart.

@@ -17,7 +17,7 @@ const TOKEN_SECONDS: u64 = 3600;
 
 /// Answers one request.
 pub(super) async fn handle(
-    State(azure): State<Azure>,
+    State((azure, scheme)): State<(Azure, &'static str)>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -26,7 +26,16 @@ pub(super) async fn handle(
     if method == Method::POST && uri.path().ends_with("/oauth2/v2.0/token") {
         return token(&azure, &body);
     }
-    match answer(&azure, &method, &uri, &headers, &body) {
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let ask = Asked {
+        method,
+        base: host.map_or_else(String::new, |host| format!("{scheme}://{host}")),
+        uri,
+        headers,
+    };
+    match answer(&azure, &ask, &body) {
         Ok(answer) => respond(answer),
         Err(refusal) if refusal.status == StatusCode::UNAUTHORIZED => {
             let mut response = (refusal.status, axum::Json(refusal.body())).into_response();
@@ -77,20 +86,29 @@ fn token(azure: &Azure, body: &[u8]) -> Response {
     axum::Json(body).into_response()
 }
 
-fn answer(
-    azure: &Azure,
-    method: &Method,
-    uri: &Uri,
-    headers: &HeaderMap,
-    body: &[u8],
-) -> Result<Answer, Refusal> {
+/// A request as it came.
+struct Asked {
+    method: Method,
+    base: String,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+fn answer(azure: &Azure, asked: &Asked, body: &[u8]) -> Result<Answer, Refusal> {
+    let Asked {
+        method,
+        base,
+        uri,
+        headers,
+    } = asked;
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let token = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
     azure.cloud.with(|engine, now| {
         let mut subscription = azure.subscription();
         subscription.authenticate(token)?;
         let version = uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("api-version=")));
-        if !version.is_some_and(|version| VERSIONS.contains(&version)) {
+        let of_network = !uri.path().contains("/providers/Microsoft.Authorization/");
+        if !version.is_some_and(|version| !of_network || VERSIONS.contains(&version)) {
             let message = "The api-version query parameter (?api-version=) is required, in a version that is known.";
             return Err(Refusal::bad("MissingApiVersionParameter", message));
         }
@@ -98,6 +116,7 @@ fn answer(
         let body = body.map_err(|error| Refusal::bad("InvalidRequestContent", error.to_string()))?;
         let ask = Ask {
             method: method.clone(),
+            base: base.clone(),
             path: uri.path().to_owned(),
             page: uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("$skip=")))
                 .and_then(|page| page.parse().ok())
