@@ -13,13 +13,13 @@ use onehop_core::crd::{
 use onehop_core::endpoint::Endpoint;
 use onehop_core::id::{InstallId, IpFamily, NodeName, PodUid, PortKey, ServiceKey, Zone};
 use onehop_core::node::NodeView;
-use onehop_core::service::{ServiceKind, ServiceSpec, TrafficPolicy};
+use onehop_core::service::{ServiceKind, ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
 use onehop_core::time::Time;
 
 use crate::cloud::aws::annotations;
 use crate::index::{Index, PodLife};
 use crate::plan::membership::{Guard, Member, Owner, Serving, State, TargetKey};
-use crate::plan::{Departed, Members, PortMembers};
+use crate::plan::{Departed, Members, Numbers, PortMembers};
 
 /// Which Services are ours (K-01).
 #[derive(Clone, Debug)]
@@ -116,6 +116,23 @@ pub fn members(
         (port.key.clone(), members)
     });
     ports.collect()
+}
+
+/// What numbers the pods of a Service have for its named target ports.
+pub fn numbers(index: &Index, service: &ServiceSpec) -> Numbers {
+    let endpoints = index.endpoints(&service.key);
+    let named = service.ports.iter();
+    let named = named.filter(|port| matches!(port.target, TargetPort::Name(_)));
+    let of = |port: &ServicePort| {
+        let mut counts = BTreeMap::new();
+        for family in IpFamily::ALL {
+            for endpoint in endpoints.of(service, port, family) {
+                *counts.entry(endpoint.port).or_default() += 1;
+            }
+        }
+        (port.key.clone(), counts)
+    };
+    named.map(of).collect()
 }
 
 /// The pod of each endpoint address, to tell later whether an address was given to another pod.

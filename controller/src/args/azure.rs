@@ -79,6 +79,10 @@ pub(super) struct AzureArgs {
     /// Seconds for which a member that was set Down keeps its flows before it is taken out (provider azure).
     #[arg(long, env = "ONEHOP_AZURE_DRAIN_SECONDS", default_value_t = 600)]
     azure_drain_seconds: u32,
+    /// Seconds for which a Service that moves between the public and the internal load balancer is served at its former
+    /// address as well, for clients that know it from DNS (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_DNS_GRACE_SECONDS", default_value_t = 900)]
+    azure_dns_grace_seconds: u32,
     /// Endpoint of Azure Resource Manager (provider azure).
     #[arg(long, env = "ONEHOP_AZURE_ENDPOINT")]
     azure_endpoint: Option<Url>,
@@ -249,6 +253,7 @@ impl AzureArgs {
                 switch_tail,
                 tail: TAIL,
                 drain: Duration::from_secs(self.azure_drain_seconds.into()),
+                dns_grace: Duration::from_secs(self.azure_dns_grace_seconds.into()),
             },
         })
     }

@@ -179,6 +179,16 @@ impl PortCount {
         let targets = u32::try_from(targets).unwrap_or(u32::MAX);
         self.held = self.held.saturating_add(targets);
     }
+
+    /// Adds targets of another family.
+    pub const fn join(&mut self, other: Self) {
+        self.registered += other.registered;
+        self.healthy += other.healthy;
+        self.initial += other.initial;
+        self.unhealthy += other.unhealthy;
+        self.draining += other.draining;
+        self.held += other.held;
+    }
 }
 
 /// How far a load balancer has come.
@@ -220,6 +230,18 @@ pub struct Outcome {
     pub mass_removal: Option<MassRemoval>,
 }
 
+/// How many endpoints have each number for a port.
+pub type Numbers = BTreeMap<PortKey, BTreeMap<u16, usize>>;
+
+/// A Service whose named target ports are numbers, as far as those are known.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// The Service.
+    pub service: ServiceSpec,
+    /// What is worth saying.
+    pub notices: Vec<Notice>,
+}
+
 /// The Service's first family alone.
 pub fn first_family(service: &ServiceSpec) -> Vec<IpFamily> {
     vec![service.families.first().copied().unwrap_or(IpFamily::V4)]
@@ -249,6 +271,17 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Reads a Service's annotations and fields into the canonical spec. Pure.
     fn resolve(&self, service: &ServiceSpec, last_good: Option<&LoadBalancerSpec>) -> Resolution;
+
+    /// For clouds whose rules have one number for all pods of a port: the Service with the numbers that its pods have for its
+    /// named target ports. Pure.
+    fn name_ports(
+        &self,
+        _service: &ServiceSpec,
+        _last_good: Option<&LoadBalancerSpec>,
+        _numbers: &Numbers,
+    ) -> Option<Named> {
+        None
+    }
 
     /// The check of a pod port that agents may answer (crd.md section 6): who answers, port and path are filled in by the
     /// caller. None where the Service's class or annotations say who answers. Pure.

@@ -42,7 +42,15 @@ impl<P: Provider> Reconciler<P> {
     /// and what was carried out last (C-08, C-22).
     pub(super) fn want(&self, service: KnownService, object: Option<&LoadBalancer>) -> Wanted {
         let last_good = snapshot::last_good(&self.settings.claim, &service.spec, object);
-        let resolution = self.provider.resolve(&service.spec, last_good);
+        let numbers = snapshot::numbers(&lock(&self.index), &service.spec);
+        let named = self.provider.name_ports(&service.spec, last_good, &numbers);
+        let spec = named
+            .as_ref()
+            .map_or(&*service.spec, |named| &named.service);
+        let mut resolution = self.provider.resolve(spec, last_good);
+        resolution
+            .notices
+            .extend(named.into_iter().flat_map(|named| named.notices));
         let mut wanted = Wanted {
             service,
             spec: resolution.spec,

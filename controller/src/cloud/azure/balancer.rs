@@ -98,15 +98,14 @@ pub fn apply(document: &mut Value, settings: &Settings, changes: &Changes) {
     }
     for base in &changes.removed {
         take_out(document, base, (&[], &[], &[]));
-        let pools = children_mut(document, POOLS);
-        pools.retain(|pool| !names::is_of(name(pool), base));
+        retain(document, POOLS, |pool| !names::is_of(name(pool), base));
     }
     let used: Vec<String> = children(document, RULES)
         .iter()
         .filter_map(|rule| referred(rule, "backendAddressPool"))
         .map(str::to_owned)
         .collect();
-    children_mut(document, POOLS).retain(|pool| {
+    retain(document, POOLS, |pool| {
         let over = changes
             .pools
             .iter()
@@ -293,6 +292,13 @@ fn upsert(document: &mut Value, list: &str, wish: &Child) {
     }
 }
 
+/// Keeps the children that `keep` says. A list that is not there is not made: where nothing goes, nothing is written.
+fn retain(document: &mut Value, list: &str, keep: impl FnMut(&Value) -> bool) {
+    if !children(document, list).is_empty() {
+        children_mut(document, list).retain(keep);
+    }
+}
+
 /// Takes out what a Service has beyond what is to be kept. Frontends that its rules leave without a user go as well
 /// when they have the name of the Service, or of one that is gone.
 fn take_out(
@@ -307,14 +313,14 @@ fn take_out(
     let leaves =
         |list: &[String], child: &Value| names::is_of(name(child), base) && !kept(list, child);
     let mut left: BTreeSet<String> = BTreeSet::new();
-    children_mut(document, RULES).retain(|rule| {
+    retain(document, RULES, |rule| {
         let goes = leaves(rules, rule);
         if goes {
             left.extend(referred(rule, "frontendIPConfiguration").map(str::to_ascii_lowercase));
         }
         !goes
     });
-    children_mut(document, PROBES).retain(|probe| !leaves(probes, probe));
+    retain(document, PROBES, |probe| !leaves(probes, probe));
     let unused: Vec<String> = children(document, FRONTENDS)
         .iter()
         .filter(|frontend| {
@@ -323,8 +329,9 @@ fn take_out(
         .filter(|frontend| !kept(frontends, frontend) && !is_used(document, name(frontend)))
         .map(|frontend| name(frontend).to_owned())
         .collect();
-    children_mut(document, FRONTENDS)
-        .retain(|frontend| !unused.iter().any(|gone| gone == name(frontend)));
+    retain(document, FRONTENDS, |frontend| {
+        !unused.iter().any(|gone| gone == name(frontend))
+    });
 }
 
 /// Whether a rule or anything else of the load balancer refers to a frontend.
@@ -342,7 +349,7 @@ fn drop_unused_node_probes(document: &mut Value, settings: &Settings) {
         .filter_map(|rule| referred(rule, "probe"))
         .map(str::to_ascii_lowercase)
         .collect();
-    children_mut(document, PROBES).retain(|probe| {
+    retain(document, PROBES, |probe| {
         !names::is_node_probe(name(probe), &settings.install)
             || used.contains(&name(probe).to_ascii_lowercase())
     });

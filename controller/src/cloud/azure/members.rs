@@ -16,7 +16,8 @@ use super::part::Pool;
 use super::settings::{Kind, Settings};
 use crate::plan::Intent;
 use crate::plan::membership::{
-    self, Action, CloudState, Decision, Kind as PolicyKind, Policy, Readiness, State, TargetKey,
+    self, Action, CloudState, Decision, Kind as PolicyKind, Member, Policy, Readiness, State,
+    TargetKey,
 };
 
 /// Share of a pool that may leave for no known reason without a second look (K-33).
@@ -49,14 +50,16 @@ impl<'a> Filled<'a> {
     ) -> Self {
         let balancer = seen.balancer(kind);
         let document = balancer.and_then(|balancer| child(balancer, POOLS, &pool.name));
-        let known = intent
-            .members(&pool.port, pool.mode)
-            .map_or(&[][..], |members| &members.list);
+        let known = intent.members(&pool.port, pool.mode);
+        let known = || known.into_iter().flat_map(|members| &members.list);
+        let number = number(intent, pool);
         let port = |address: IpAddr| {
-            let of = known
-                .iter()
+            if let Some(number) = number {
+                return number;
+            }
+            let of = known()
                 .find(|member| member.key.address == address)
-                .or_else(|| known.first());
+                .or_else(|| known().next());
             of.map_or(0, |member| member.key.port)
         };
         let (used, probed) = balancer.map_or((false, true), |balancer| {
@@ -98,7 +101,7 @@ impl<'a> Filled<'a> {
     /// The membership policy's answer.
     pub fn decide(&self, now: Time) -> Decision {
         let (intent, pool) = (self.intent, self.pool);
-        let members = intent.explained(&pool.port, pool.mode, self.seen.keys());
+        let members = self.explained(self.seen.keys());
         let wishes = &intent.spec.membership;
         let health = intent
             .spec
@@ -119,11 +122,25 @@ impl<'a> Filled<'a> {
                 Readiness::ByMembership
             },
             mass_percent: MASS_PERCENT,
+            // Of all families together; nodes with pods of one have pods of the other.
             at_most_healthy: intent
                 .members(&pool.port, pool.mode)
-                .and_then(|m| m.at_most_healthy),
+                .and_then(|m| m.at_most_healthy)
+                .map(|all| all.div_ceil(intent.spec.families.len().max(1))),
         };
         membership::decide(&policy, &members, &self.seen, intent.view, now)
+    }
+
+    /// The targets that the pool may have, and those that it has.
+    fn explained<'k>(&self, keys: impl IntoIterator<Item = &'k TargetKey>) -> Vec<Member> {
+        let (intent, pool) = (self.intent, self.pool);
+        let mut members = intent.explained(&pool.port, pool.mode, keys);
+        let number = number(intent, pool);
+        // A pod with another number for the port's name is no member (AZ-263).
+        members.retain(|member| {
+            pool.takes(member.key.address) && number.is_none_or(|it| member.key.port == it)
+        });
+        members
     }
 
     /// What the answer means for the pool (AZ-291): drain = Down, then out once its flows had their time.
@@ -161,9 +178,7 @@ impl<'a> Filled<'a> {
     /// Members whose drain is over, or that are gone altogether.
     fn drained(&self, settings: &Settings, now: Time) -> Vec<IpAddr> {
         let down: Vec<TargetKey> = self.draining().collect();
-        let explained = self
-            .intent
-            .explained(&self.pool.port, self.pool.mode, &down);
+        let explained = self.explained(&down);
         let over = |key: &TargetKey| {
             let state = explained
                 .iter()
@@ -230,6 +245,13 @@ impl<'a> Filled<'a> {
     pub const fn kind(&self) -> Kind {
         self.kind
     }
+}
+
+/// The one number at which the rule reaches pods.
+fn number(intent: &Intent, pool: &Pool) -> Option<u16> {
+    let mut ports = intent.spec.ports.iter();
+    let port = ports.find(|port| port.key() == pool.port)?;
+    port.target_port.filter(|_| pool.mode == TargetMode::Pod)
 }
 
 /// AZ-252: pods outside of the network are no members.

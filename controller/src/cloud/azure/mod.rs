@@ -9,6 +9,7 @@ pub mod annotations;
 pub mod balancer;
 pub mod client;
 pub mod document;
+mod grace;
 mod health;
 pub mod members;
 pub mod model;
@@ -16,8 +17,10 @@ pub mod names;
 mod outcome;
 pub mod part;
 pub mod plan;
+mod ports;
 pub mod public_ip;
 pub mod resolve;
+pub mod rights;
 pub mod security;
 pub mod settings;
 pub mod step;
@@ -29,7 +32,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use onehop_core::crd::LoadBalancerSpec;
-use onehop_core::id::{ServiceKey, ServiceUid};
+use onehop_core::id::{IpFamily, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -42,8 +45,8 @@ use self::step::AzureStep;
 use super::{AddressBook, CloudError, Holder};
 use crate::lease::Fence;
 use crate::plan::{
-    Effect, Existing, Found, Giver, Intent, Listed, Look, Market, Outcome, Placed, Plan, Provider,
-    Resolution,
+    Effect, Existing, Found, Giver, Intent, Listed, Look, Market, Named, Numbers, Outcome, Placed,
+    Plan, Provider, Resolution,
 };
 
 /// The provider.
@@ -85,6 +88,15 @@ impl Provider for Azure {
         resolve::resolve(&self.settings, service, last_good)
     }
 
+    fn name_ports(
+        &self,
+        service: &ServiceSpec,
+        last_good: Option<&LoadBalancerSpec>,
+        numbers: &Numbers,
+    ) -> Option<Named> {
+        Some(ports::numbered(service, last_good, numbers))
+    }
+
     /// Addresses are the cloud's; what is noted is who asks for what, since the security group's rules are those of all
     /// Services at once (AZ-212).
     fn place(
@@ -118,6 +130,12 @@ impl Provider for Azure {
             self.client.wishes(&found.holder.service, spec);
         }
         Ok(())
+    }
+
+    /// Both: a pool is of one family, and takes from these what is of its own. One that the Service has lost is emptied by
+    /// its part, not by a list without members.
+    fn target_families(&self, _service: &ServiceSpec, _addresses: &[IpAddr]) -> Vec<IpFamily> {
+        IpFamily::ALL.to_vec()
     }
 
     async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {
@@ -183,12 +201,14 @@ impl Provider for Azure {
             .iter()
             .map(|pool| Filled::read(intent, pool, kind, seen, now));
         let looks = pools.filter_map(|filled| filled.next_look(&self.settings, now));
+        let grace = grace::end(&self.settings, &built.part, seen, now).filter(|end| *end > now);
         let unused = seen
             .times
             .unused
             .values()
             .map(|since| *since + self.settings.switch_tail);
-        looks.chain(unused.filter(|at| *at > now)).min()
+        let looks = looks.chain(unused.filter(|at| *at > now));
+        looks.chain(grace).min()
     }
 
     fn outcome(&self, intent: &Intent, seen: &Observed, now: Time) -> Outcome {

@@ -5,18 +5,20 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use onehop_core::crd::{LoadBalancerSpec, TargetMode};
-use onehop_core::id::{ServiceKey, ServiceUid};
+use onehop_core::id::{IpFamily, ServiceKey, ServiceUid};
 use onehop_core::time::Time;
 use serde_json::Value;
 
 use super::annotations::{self, Wishes};
 use super::balancer::{is_down, member_address};
 use super::document::{
-    FRONTENDS, MEMBERS, POOLS, RULES, child, children, name, reference, referred, text,
+    FRONTENDS, MEMBERS, POOLS, RULES, child, children, name, other_users, reference, referred, text,
 };
+use super::grace;
 use super::names;
 use super::part::{self, Address, Makings, Part};
 use super::public_ip::{Asker, address_of, services_of};
+use super::rights::Missing;
 use super::security::{self, Addresses, Demand};
 use super::settings::{Kind, Settings};
 use crate::plan::Refusal;
@@ -39,6 +41,8 @@ pub struct Times {
     pub members: BTreeMap<Place, Time>,
     /// Since when no rule uses a pool.
     pub unused: BTreeMap<(Kind, String), Time>,
+    /// Since when a frontend is there.
+    pub frontends: BTreeMap<(Kind, String), Time>,
 }
 
 /// A member: load balancer, pool in lower case, address, and whether it is Down.
@@ -49,12 +53,18 @@ impl Times {
     /// early.
     pub fn note(&mut self, documents: &Documents, now: Time) {
         let (mut members, mut unused) = (BTreeMap::new(), BTreeMap::new());
+        let mut frontends = BTreeMap::new();
         for (kind, balancer) in &documents.balancers {
             let rules = children(balancer, RULES).iter();
             let used: BTreeSet<String> = rules
                 .filter_map(|rule| referred(rule, "backendAddressPool"))
                 .map(str::to_ascii_lowercase)
                 .collect();
+            for frontend in children(balancer, FRONTENDS) {
+                let key = (*kind, name(frontend).to_ascii_lowercase());
+                let since = self.frontends.get(&key).copied().unwrap_or(now);
+                frontends.insert(key, since);
+            }
             for pool in children(balancer, POOLS) {
                 let pool_name = name(pool).to_ascii_lowercase();
                 for member in children(pool, MEMBERS) {
@@ -72,7 +82,11 @@ impl Times {
                 }
             }
         }
-        *self = Self { members, unused };
+        *self = Self {
+            members,
+            unused,
+            frontends,
+        };
     }
 }
 
@@ -105,6 +119,8 @@ pub struct Observed {
     pub documents: Arc<Documents>,
     /// Times of members.
     pub times: Arc<Times>,
+    /// What we may not do (AZ-019).
+    pub missing: Arc<Vec<Missing>>,
     /// How the rules of the security group stand; found out when somebody asks.
     pub standing: Arc<Standing>,
 }
@@ -219,15 +235,17 @@ pub fn build(
             Address::Public { id: pip.id }
         };
         let there = balancer
-            .and_then(|balancer| holder(balancer, &address))
+            .and_then(|balancer| holder(balancer, &address, (spec, *family), settings))
             .map(str::to_owned);
         frontends.insert(*family, (address, there));
     }
+    let others = balancer.map_or_else(Vec::new, |it| used_by_others(it, spec));
     let part = Part::new(
         settings,
         Makings {
             spec,
             wishes: &wishes,
+            left_to_others: &others,
         },
         |family| {
             // Each family of the spec was put in just above.
@@ -250,16 +268,56 @@ pub fn build(
     })
 }
 
-/// The frontend that holds an address already: Services that share it share the frontend (AZ-171).
-fn holder<'a>(balancer: &'a Value, address: &Address) -> Option<&'a str> {
+/// Frontends named after the Service that rules of others, or other objects, use.
+fn used_by_others(balancer: &Value, spec: &LoadBalancerSpec) -> Vec<String> {
+    let base = names::base(&spec.service_uid);
+    let own = |child: &&Value| names::is_of(name(child), &base);
+    let rules = children(balancer, RULES).iter().filter(|rule| !own(rule));
+    let by_rules: BTreeSet<String> = rules
+        .filter_map(|rule| referred(rule, "frontendIPConfiguration"))
+        .map(str::to_ascii_lowercase)
+        .collect();
+    let frontends = children(balancer, FRONTENDS).iter().filter(own).map(name);
+    let used = frontends.filter(|frontend| {
+        by_rules.contains(&frontend.to_ascii_lowercase())
+            || !other_users(balancer, frontend).is_empty()
+    });
+    used.map(str::to_owned).collect()
+}
+
+/// The frontend that holds an address already: Services that share it share the frontend (AZ-171). One whose address
+/// nobody asked for stays the one that it was when the Service gets or loses its other family (AZ-315).
+fn holder<'a>(
+    balancer: &'a Value,
+    address: &Address,
+    (spec, family): (&LoadBalancerSpec, IpFamily),
+    settings: &Settings,
+) -> Option<&'a str> {
+    let of_family = |frontend: &Value| {
+        let version = text(frontend, &["properties", "privateIPAddressVersion"]);
+        version
+            .unwrap_or(IpFamily::V4.as_str())
+            .eq_ignore_ascii_case(family.as_str())
+    };
     let holds = |frontend: &&Value| match address {
         Address::Public { id } => {
             reference(frontend, "publicIPAddress").is_some_and(|it| it.eq_ignore_ascii_case(id))
         }
-        Address::Private { pinned, .. } => {
-            pinned.is_some()
-                && text(frontend, &["properties", "privateIPAddress"]).and_then(|a| a.parse().ok())
-                    == *pinned
+        Address::Private {
+            pinned: Some(pinned),
+            ..
+        } => {
+            let held = text(frontend, &["properties", "privateIPAddress"]);
+            held.and_then(|held| held.parse().ok()) == Some(*pinned)
+        }
+        Address::Private {
+            pinned: None,
+            subnet,
+        } => {
+            let wanted = settings.place.subnet_id(subnet.as_deref());
+            names::is_of(name(frontend), &names::base(&spec.service_uid))
+                && reference(frontend, "subnet").is_some_and(|it| it.eq_ignore_ascii_case(&wanted))
+                && of_family(frontend)
         }
     };
     children(balancer, FRONTENDS).iter().find(holds).map(name)
@@ -270,22 +328,26 @@ pub fn addresses(part: &Part, documents: &Documents) -> Vec<IpAddr> {
     let Some(balancer) = documents.balancers.get(&part.kind) else {
         return Vec::new();
     };
-    let address = |frontend: &Value| {
-        if let Some(id) = reference(frontend, "publicIPAddress") {
-            let mut all = documents.public_ips.iter();
-            let pip =
-                all.find(|pip| text(pip, &["id"]).is_some_and(|it| it.eq_ignore_ascii_case(id)))?;
-            return address_of(pip);
-        }
-        text(frontend, &["properties", "privateIPAddress"])?
-            .parse()
-            .ok()
-    };
     let wanted = part
         .frontends
         .iter()
         .filter_map(|frontend| child(balancer, FRONTENDS, &frontend.name));
-    wanted.filter_map(address).collect()
+    wanted
+        .filter_map(|frontend| address_at(frontend, documents))
+        .collect()
+}
+
+/// The address of a frontend.
+pub(super) fn address_at(frontend: &Value, documents: &Documents) -> Option<IpAddr> {
+    if let Some(id) = reference(frontend, "publicIPAddress") {
+        let mut all = documents.public_ips.iter();
+        let pip =
+            all.find(|pip| text(pip, &["id"]).is_some_and(|it| it.eq_ignore_ascii_case(id)))?;
+        return address_of(pip);
+    }
+    text(frontend, &["properties", "privateIPAddress"])?
+        .parse()
+        .ok()
 }
 
 /// What one Service needs of the security group; nothing before it has a frontend.
@@ -296,26 +358,39 @@ fn demands_of(
     documents: &Documents,
 ) -> Vec<Demand> {
     let wishes = annotations::of_options(spec);
-    let Some(balancer) = documents.balancers.get(&part::kind(&wishes)) else {
-        return Vec::new();
-    };
     let Ok(Built { part, .. }) = build(settings, service, spec, documents) else {
         return Vec::new();
     };
-    let of_mode = |mode| {
-        let pools = part.pools.iter().filter(move |pool| pool.mode == mode);
-        let pools = pools.filter_map(|pool| child(balancer, POOLS, &pool.name));
-        pools
-            .flat_map(|pool| children(pool, MEMBERS))
-            .filter_map(member_address)
-            .collect()
+    let demands = |wishes: &Wishes, frontends: Vec<IpAddr>| {
+        let kind = part::kind(wishes);
+        let Some(balancer) = documents.balancers.get(&kind) else {
+            return Vec::new();
+        };
+        let of_mode = |mode| {
+            let pools = part.pools.iter().filter(move |pool| pool.mode == mode);
+            let pools = pools.filter_map(|pool| child(balancer, POOLS, &pool.name));
+            pools
+                .flat_map(|pool| children(pool, MEMBERS))
+                .filter_map(member_address)
+                .collect()
+        };
+        let at = Addresses {
+            frontends,
+            nodes: of_mode(TargetMode::Node),
+            pods: of_mode(TargetMode::Pod),
+        };
+        security::demands(settings, spec, wishes, &at)
     };
-    let at = Addresses {
-        frontends: addresses(&part, documents),
-        nodes: of_mode(TargetMode::Node),
-        pods: of_mode(TargetMode::Pod),
-    };
-    security::demands(settings, spec, &wishes, &at)
+    let mut all = demands(&wishes, addresses(&part, documents));
+    let former = grace::former_addresses(&part, documents);
+    if !former.is_empty() {
+        let other = Wishes {
+            internal: !wishes.internal,
+            ..wishes
+        };
+        all.extend(demands(&other, former));
+    }
+    all
 }
 
 /// What all Services need of the security group.

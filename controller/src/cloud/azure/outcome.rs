@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use onehop_core::crd::TargetState;
 use onehop_core::time::Time;
 
-use super::balancer::{conflict, is_ours, is_there, room};
+use super::balancer::{conflict, has_part, is_ours, is_there, room};
 use super::document::{POOLS, child, text};
+use super::grace;
 use super::members::Filled;
 use super::model::{Built, Observed, Rules, addresses, build, wishes};
 use super::part::Pool;
+use super::rights::{locked, notices};
 use super::settings::Settings;
 use crate::plan::membership::{Action, CloudState, State, TargetKey};
 use crate::plan::{Intent, Listed, Notice, Outcome, PortCount, Programmed, Refusal};
@@ -51,15 +53,27 @@ fn fill(
 ) {
     let part = &built.part;
     outcome.addresses = addresses(part, &seen.documents);
+    if let Some((former, notice)) = grace::published(settings, part, seen, now) {
+        outcome.addresses.extend(former);
+        outcome.notices.push(notice);
+    }
     // Beside our own: nodes accept them too, and they are rules' destinations (AZ-050).
     outcome.addresses.extend(wishes(&intent.spec).additional);
+    let asked = wishes(&intent.spec);
+    outcome.notices.extend(notices(&seen.missing, &asked));
     for id in &built.uses {
         outcome.resources.push(("publicIP", id.clone(), 1));
     }
     if let Some(why) = room(seen.balancer(part.kind), part) {
         return refuse(outcome, &why);
     }
-    let Some(balancer) = seen.balancer(part.kind) else {
+    let balancer = seen.balancer(part.kind);
+    if let Some(why) = locked(&seen.missing, &asked)
+        && !balancer.is_some_and(|balancer| has_part(balancer, &part.base))
+    {
+        return refuse(outcome, &why);
+    }
+    let Some(balancer) = balancer else {
         outcome.programmed = Programmed::Waiting("the load balancer is not made yet".to_owned());
         return;
     };
@@ -68,6 +82,8 @@ fn fill(
         text(balancer, &["id"]).unwrap_or_default().to_owned(),
         1,
     ));
+    // Each family has pools of its own.
+    let mut counts = BTreeMap::new();
     for pool in &part.pools {
         let filled = Filled::read(intent, pool, part.kind, seen, now);
         let decision = filled.decide(now);
@@ -79,8 +95,11 @@ fn fill(
             for state in filled.seen.values() {
                 count.add(*state);
             }
-            outcome.ports.insert(port, count);
+            counts.insert((port, pool.family), count);
         }
+    }
+    for ((port, _), count) in counts {
+        outcome.ports.entry(port).or_default().join(count);
     }
     if !is_ours(balancer, settings) {
         let message = format!(
@@ -99,7 +118,7 @@ fn fill(
     } else if !is_there(balancer, part) {
         outcome.programmed =
             Programmed::Waiting("its part of the load balancer is not written yet".to_owned());
-    } else if outcome.addresses.is_empty() {
+    } else if addresses(part, &seen.documents).len() < part.frontends.len() {
         outcome.programmed = Programmed::Waiting("its frontend has no address yet".to_owned());
     } else if !seen.lets_in(settings, &intent.spec) {
         match seen.rules(settings) {
@@ -149,7 +168,8 @@ pub(super) fn listed(
                 .members(&pool.port, pool.mode)
                 .into_iter()
                 .flat_map(|members| &members.list);
-            let ready = members.filter(|member| member.state == State::Ready);
+            let ready = members
+                .filter(|member| member.state == State::Ready && pool.takes(member.key.address));
             states.extend(ready.map(|member| (member.key, TargetState::Active)));
         }
         states.extend(filled.seen.iter().map(|(key, state)| {

@@ -60,6 +60,13 @@ pub struct Pool {
     pub port: onehop_core::id::PortKey,
 }
 
+impl Pool {
+    /// Whether an address is of its family: a port has targets of every family, a pool of one (AZ-310).
+    pub fn takes(&self, address: IpAddr) -> bool {
+        IpFamily::of(address) == self.family
+    }
+}
+
 /// A frontend that is given: of a Service that shares its address, or of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -84,6 +91,8 @@ pub struct Makings<'a> {
     pub spec: &'a LoadBalancerSpec,
     /// Annotations, read again.
     pub wishes: &'a Wishes,
+    /// Frontends of its name that others use.
+    pub left_to_others: &'a [String],
 }
 
 impl Part {
@@ -104,13 +113,23 @@ impl Part {
             probes: Vec::new(),
             rules: Vec::new(),
         };
-        for family in &spec.families {
+        let frontends: Vec<_> = spec.families.iter().map(|it| frontend(*it)).collect();
+        // By the frontend of the family that the Service had before (AZ-315), or by one that it leaves to others (AZ-173).
+        let taken = |name: &String| {
+            let there = frontends.iter().filter_map(|(_, there)| there.as_ref());
+            let mut all = there.chain(makings.left_to_others);
+            all.any(|it| it.eq_ignore_ascii_case(name))
+        };
+        for (family, (address, there)) in spec.families.iter().zip(&frontends) {
             let half = Half::of(*family, &spec.families);
-            let (address, there) = frontend(*family);
-            let own = names::frontend(&part.base, makings.wishes.subnet.as_deref(), half);
-            let name = there.unwrap_or(own);
+            let name = there.clone().unwrap_or_else(|| {
+                let own = names::frontend(&part.base, makings.wishes.subnet.as_deref(), half);
+                let more = (2..).map(|n| format!("{own}-{n}"));
+                let mut free = std::iter::once(own.clone()).chain(more);
+                free.find(|name| !taken(name)).unwrap_or(own)
+            });
             part.frontends
-                .push(frontend_child(settings, &name, &address, *family));
+                .push(frontend_child(settings, &name, address, *family));
             let side = Side {
                 settings,
                 makings,

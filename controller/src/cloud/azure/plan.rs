@@ -8,10 +8,12 @@ use serde_json::Value;
 
 use super::balancer::{PoolChange, conflict, has_part, is_ours, is_there, room};
 use super::document::{FRONTENDS, POOLS, RULES, child, children, name, reference, referred, text};
+use super::grace;
 use super::members::{Filled, has_members};
 use super::model::{Built, Observed, Rules, build};
 use super::names;
 use super::public_ip::{Release, is_attached, release};
+use super::rights::locked;
 use super::settings::{Kind, Settings};
 use super::step::AzureStep;
 use crate::plan::{Intent, Plan, arrange};
@@ -61,6 +63,12 @@ impl Planner<'_> {
         if room(balancer, part).is_some() {
             return;
         }
+        let wishes = super::model::wishes(&intent.spec);
+        let made = balancer.is_some_and(|balancer| has_part(balancer, &part.base));
+        // A live one keeps its state (AZ-018).
+        if !made && locked(&self.seen.missing, &wishes).is_some() {
+            return;
+        }
         for (id, document) in &built.public_ips {
             self.steps.push(AzureStep::PutPublicIp {
                 id: id.clone(),
@@ -77,6 +85,7 @@ impl Planner<'_> {
                     change,
                 });
             }
+            self.former_members(intent, built);
             self.clean(built);
         } else if let Some(members) = self.first_members(changes, built) {
             self.steps.push(AzureStep::PutPart {
@@ -151,12 +160,14 @@ impl Planner<'_> {
     /// What the Service has beyond its part: on the other load balancer, own pools that no rule uses, public IPs (AZ-110).
     fn clean(&mut self, built: &Built) {
         let part = &built.part;
+        let grace = grace::end(self.settings, part, self.seen, self.now);
+        let in_grace = grace.is_some_and(|end| end > self.now);
         for base in self.seen.bases(self.settings) {
-            for kind in Kind::ALL
-                .into_iter()
-                .filter(|kind| (*kind, &base) != (part.kind, &part.base))
-            {
-                self.remove_part(kind, &base);
+            for kind in Kind::ALL {
+                let own = base == part.base && (kind == part.kind || in_grace);
+                if !own {
+                    self.remove_part(kind, &base);
+                }
             }
         }
         for pool in self.over(part.kind, &part.base) {
@@ -165,7 +176,24 @@ impl Planner<'_> {
                 pool,
             });
         }
-        self.release(&built.uses);
+        // What the former side holds is held until its end.
+        if !in_grace {
+            self.release(&built.uses);
+        }
+    }
+
+    /// Members of the pools of the former side, which serves on (AZ-113).
+    fn former_members(&mut self, intent: &Intent, built: &Built) {
+        let kind = built.part.kind.opposite();
+        let changes = grace::pools(&built.part, self.seen)
+            .into_iter()
+            .map(|pool| {
+                Filled::read(intent, pool, kind, self.seen, self.now)
+                    .change(self.settings, self.now)
+            });
+        let steps = changes.filter(|change| !change.is_empty());
+        self.steps
+            .extend(steps.map(|change| AzureStep::ChangeMembers { kind, change }));
     }
 
     /// Own pools of the Service that no rule has used for the length of a switch.

@@ -46,34 +46,47 @@ impl Asker<'_> {
     ) -> Result<PublicIp, Refusal> {
         if let Some(address) = self.wishes.pinned.get(&family) {
             let found = all.iter().find(|pip| address_of(pip) == Some(*address));
-            return self.given(settings, found, keys::IPV4, &address.to_string());
+            let wanted = address.to_string();
+            return self.given(settings, found, (keys::IPV4, &wanted), family);
         }
         if let Some(wanted) = self.wishes.pip.of(family, &self.spec.families) {
             let found = all
                 .iter()
                 .find(|pip| name(pip).eq_ignore_ascii_case(wanted));
-            return self.given(settings, found, keys::PIP_NAME, wanted);
+            return self.given(settings, found, (keys::PIP_NAME, wanted), family);
         }
-        let wanted = self.managed_name(settings, family);
-        let id = settings
-            .place
-            .public_ip_id(self.wishes.resource_group.as_deref(), &wanted);
-        let there = all
-            .iter()
-            .find(|pip| text(pip, &["id"]).is_some_and(|it| it.eq_ignore_ascii_case(&id)));
-        self.managed(settings, there, (id, &wanted), family)
+        let names = self.managed_names(settings, family);
+        let place = &settings.place;
+        let id = |name: &str| place.public_ip_id(self.wishes.resource_group.as_deref(), name);
+        let there = |name: &String| {
+            let id = id(name);
+            let mut all = all.iter();
+            all.find(|pip| text(pip, &["id"]).is_some_and(|it| it.eq_ignore_ascii_case(&id)))
+        };
+        let of_family = |name: &&String| there(name).is_some_and(|pip| version_of(pip) == family);
+        let free = |name: &&String| there(name).is_none();
+        let chosen = names.iter().find(of_family);
+        let chosen = chosen.or_else(|| names.iter().find(free));
+        let name = chosen.unwrap_or(&names[0]);
+        self.managed(settings, there(name), (id(name), name), family)
     }
 
-    fn managed_name(&self, settings: &Settings, family: IpFamily) -> String {
-        let half = Half::of(family, &self.spec.families);
+    /// Names that the one of a family may have, the best first. Of a Service that gets or loses its other family it stays
+    /// the one that it was (AZ-315); so another name may be taken.
+    fn managed_names(&self, settings: &Settings, family: IpFamily) -> Vec<String> {
         let prefix = self.wishes.prefix.of(family, &self.spec.families);
         let prefix = prefix.map(super::document::last_of_id);
-        names::public_ip(
-            &settings.cluster,
-            &names::base(&self.spec.service_uid),
-            prefix,
-            half,
-        )
+        let base = names::base(&self.spec.service_uid);
+        let of = |half| names::public_ip(&settings.cluster, &base, prefix, half);
+        match (family, Half::of(family, &self.spec.families)) {
+            (IpFamily::V4, _) => {
+                let plain = of(Half::Plain);
+                let marked = format!("{plain}-{family}");
+                vec![plain, marked]
+            }
+            (IpFamily::V6, Half::Plain) => vec![of(Half::Plain), of(Half::Second)],
+            (IpFamily::V6, Half::Second) => vec![of(Half::Second), of(Half::Plain)],
+        }
     }
 
     /// One that was there before: by address or by name.
@@ -81,8 +94,8 @@ impl Asker<'_> {
         &self,
         settings: &Settings,
         found: Option<&Value>,
-        key: &str,
-        wanted: &str,
+        (key, wanted): (&str, &str),
+        family: IpFamily,
     ) -> Result<PublicIp, Refusal> {
         let key = format!("{}{key}", keys::PREFIX);
         let Some(pip) = found else {
@@ -91,6 +104,12 @@ impl Asker<'_> {
             );
             return Err(refusal("PublicIPNotFound", message));
         };
+        let version = version_of(pip);
+        if version != family {
+            let message =
+                format!("{key}: public IP {wanted:?} is {version}, and {family} is needed");
+            return Err(refusal("PublicIPNotFound", message));
+        }
         if let Some(other) = names::PEER_SERVICE_TAGS
             .iter()
             .find_map(|key| tag(pip, key))
@@ -217,6 +236,16 @@ impl Asker<'_> {
             document["properties"]["ipTags"] = tags.iter().map(tag).collect();
         }
         document
+    }
+}
+
+/// Its family (AZ-313).
+pub fn version_of(pip: &Value) -> IpFamily {
+    let version = text(pip, &["properties", "publicIPAddressVersion"]);
+    if version.is_some_and(|version| version.eq_ignore_ascii_case(IpFamily::V6.as_str())) {
+        IpFamily::V6
+    } else {
+        IpFamily::V4
     }
 }
 

@@ -69,7 +69,7 @@ pub fn resolve(
         });
     }
     refusals.extend(security_group(settings, &wishes));
-    let families = families(service, &mut notices);
+    let families = families(service);
     let mut ports = Vec::new();
     for port in &service.ports {
         if wishes
@@ -83,7 +83,7 @@ pub fn resolve(
             settings,
             service,
             wishes: &wishes,
-            family: families[0],
+            families: &families,
         };
         match one.port(port, last_good, &mut notices) {
             Ok(port) => ports.push(port),
@@ -143,18 +143,12 @@ fn spec(
     }
 }
 
-/// One family is served: pools of nodes and pods are known for the first one only.
-fn families(service: &ServiceSpec, notices: &mut Vec<Notice>) -> Vec<IpFamily> {
-    let first = service.families.first().copied().unwrap_or(IpFamily::V4);
-    if service.families.len() > 1 {
-        let message =
-            format!("spec.ipFamilies: only {first}, the first one, is served by this version");
-        notices.push(Notice {
-            degrades: true,
-            ..notice("FamilyUnsupported", message)
-        });
+/// Every family of the Service gets a frontend and pools of its own (AZ-310).
+fn families(service: &ServiceSpec) -> Vec<IpFamily> {
+    if service.families.is_empty() {
+        return vec![IpFamily::V4];
     }
-    vec![first]
+    service.families.clone()
 }
 
 /// AZ-018: without a security group that we may write nobody from outside would be let in.
@@ -193,7 +187,8 @@ struct One<'a> {
     settings: &'a Settings,
     service: &'a ServiceSpec,
     wishes: &'a Wishes,
-    family: IpFamily,
+    /// A mode is of a port in all of them.
+    families: &'a [IpFamily],
 }
 
 impl One<'_> {
@@ -297,7 +292,7 @@ impl One<'_> {
 
     /// AZ-135: no floating IP on a private IPv6 frontend.
     fn no_vip(&self) -> Option<Obstacle> {
-        let six = self.wishes.internal && self.family == IpFamily::V6;
+        let six = self.wishes.internal && self.families.contains(&IpFamily::V6);
         let why = "Azure has no floating IP on an internal IPv6 frontend".to_owned();
         six.then_some(Obstacle::Other(why))
             .or_else(|| self.nobody_forwards())
@@ -305,15 +300,11 @@ impl One<'_> {
 
     /// AZ-251, AZ-252, AZ-263.
     fn no_pod(&self, port: &ServicePort) -> Option<Obstacle> {
-        if !self
-            .settings
-            .pod_prefixes
-            .iter()
-            .any(|range| range.family() == self.family)
-        {
+        let prefixes = &self.settings.pod_prefixes;
+        let unreachable = |family: &&IpFamily| prefixes.iter().all(|it| it.family() != **family);
+        if let Some(family) = self.families.iter().find(unreachable) {
             let why = format!(
-                "no {} range of --azure-pod-prefixes says that pods have addresses of the virtual network",
-                self.family
+                "no {family} range of --azure-pod-prefixes says that pods have addresses of the virtual network"
             );
             return Some(Obstacle::PodsUnreachable(why));
         }
@@ -321,7 +312,7 @@ impl One<'_> {
             TargetPort::Number(_) => None,
             TargetPort::Name(name) => {
                 let why = format!(
-                    "targetPort {name:?} may be another number on each pod, and a rule has one"
+                    "targetPort {name:?} is not the same number on every pod, or none has said it yet, and a rule has one"
                 );
                 Some(Obstacle::Other(why))
             }

@@ -158,6 +158,11 @@ pub fn demands(
         .collect()
 }
 
+/// Whether a Service needs rules at all (AZ-018, AZ-205).
+pub(super) fn needs_rules(wishes: &Wishes) -> bool {
+    !wishes.access.unruled && sources(wishes).is_some()
+}
+
 /// AZ-205; none where no rule is needed at all.
 fn sources(wishes: &Wishes) -> Option<Sources> {
     let Access { tags, ranges, .. } = &wishes.access;
@@ -283,6 +288,9 @@ pub fn desired(
         .iter()
         .map(|(name, _)| name.to_ascii_lowercase())
         .collect();
+    if rules.is_empty() && !children(&document, SECURITY_RULES).iter().any(ours) {
+        return Ok(document);
+    }
     let there = children_mut(&mut document, SECURITY_RULES);
     there.retain(|rule| !ours(rule) || keep.contains(&name(rule).to_ascii_lowercase()));
     let mut taken: BTreeSet<u64> = there

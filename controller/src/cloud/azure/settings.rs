@@ -36,6 +36,8 @@ pub struct Settings {
     pub tail: Duration,
     /// How long a member that is set Down keeps its flows before it is taken out (AZ-291).
     pub drain: Duration,
+    /// How long the former address of a Service serves on after it was given another one (AZ-113).
+    pub dns_grace: Duration,
 }
 
 /// Where things are. All of it can come from flags (AZ-450).

@@ -43,6 +43,7 @@ pub(super) fn settings() -> Settings {
         switch_tail: std::time::Duration::from_secs(30),
         tail: std::time::Duration::from_secs(30),
         drain: std::time::Duration::from_mins(10),
+        dns_grace: std::time::Duration::from_mins(15),
     }
 }
 
@@ -111,6 +112,7 @@ pub(super) fn part_of(spec: &LoadBalancerSpec) -> Part {
     let makings = Makings {
         spec,
         wishes: &wishes,
+        left_to_others: &[],
     };
     Part::new(&settings(), makings, |_| {
         let private = Address::Private {
@@ -197,4 +199,20 @@ pub(super) fn foreign() -> Value {
             }}],
         },
     })
+}
+
+/// Puts something unknown into every object, at every depth.
+pub(super) fn sprinkle(value: &mut Value, depth: u32) {
+    match value {
+        Value::Object(map) => {
+            map.values_mut()
+                .for_each(|value| sprinkle(value, depth + 1));
+            map.insert(
+                "unknownToUs".to_owned(),
+                json!({"depth": depth, "list": []}),
+            );
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| sprinkle(value, depth + 1)),
+        _ => {}
+    }
 }

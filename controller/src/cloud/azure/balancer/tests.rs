@@ -50,6 +50,13 @@ fn za46_za104_a_part_comes_and_goes_and_everything_foreign_stays() {
 }
 
 #[test]
+fn az400_az402_lists_that_azure_leaves_out_are_not_made_where_nothing_goes() {
+    let bare = json!({"sku": {"name": "Standard"}, "properties": {FRONTENDS: [{"name": "theirs"}], PROBES: null}});
+    assert_eq!(applied(bare.clone(), &removed("atest1")), bare, "I4");
+    assert_eq!(applied(bare.clone(), &Changes::default()), bare);
+}
+
+#[test]
 fn az141_an_edited_port_replaces_its_rule_and_probe_at_once() {
     let before = applied(new(&settings()), &with(vec![part(&service(&[80, 443]))]));
     let edited = part(&service(&[81, 443]));
@@ -149,6 +156,7 @@ fn za67_az171_services_that_share_an_address_share_the_frontend() {
     let makings = super::super::part::Makings {
         spec: &spec,
         wishes: &wishes,
+        left_to_others: &[],
     };
     let id = settings().place.public_ip_id(None, "kubernetes-atest1");
     let public = super::super::part::Address::Public { id };
@@ -291,22 +299,6 @@ fn a_switch_to_a_pool_that_is_not_used_leaves_the_old_one_until_it_is_told() {
         2,
         "in use"
     );
-}
-
-/// Puts something unknown into every object, at every depth.
-fn sprinkle(value: &mut Value, depth: u32) {
-    match value {
-        Value::Object(map) => {
-            map.values_mut()
-                .for_each(|value| sprinkle(value, depth + 1));
-            map.insert(
-                "unknownToUs".to_owned(),
-                json!({"depth": depth, "list": []}),
-            );
-        }
-        Value::Array(list) => list.iter_mut().for_each(|value| sprinkle(value, depth + 1)),
-        _ => {}
-    }
 }
 
 /// What is not ours: everything but the children of two Services, shared probes and pools of ours.

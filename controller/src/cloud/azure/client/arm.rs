@@ -28,6 +28,7 @@ const VERSIONS: [(&str, &str); 5] = [
     ("locations", NETWORK),
 ];
 const NETWORK: &str = "2025-05-01";
+const AUTHORIZATION: &str = "2022-04-01";
 /// Pages of one list that are read (AZ-373).
 const MOST_PAGES: usize = 200;
 /// Between two looks at an operation, where Azure does not say (AZ-360).
@@ -175,7 +176,14 @@ impl Arm {
             Err(Failed::Refused(refused)) if method == Method::DELETE && refused.status == 404 => {
                 Ok(())
             }
-            Err(failed) => Err(failed),
+            Err(Failed::Refused(refused)) => {
+                // Said with 429 as well, and no sign of too much (AZ-184, AZ-371).
+                if refused.is_unprovisioned() {
+                    self.throttle().lift(&way(&method, &self.url(write.id)));
+                }
+                Err(Failed::Refused(refused))
+            }
+            Err(lost) => Err(lost),
             Ok((status, headers, body)) => self.finish(write, status, &headers, body).await,
         }
     }
@@ -331,6 +339,11 @@ impl Arm {
         let mut url = self.base.clone();
         let path = format!("{}{id}", url.path().trim_end_matches('/'));
         url.set_path(&path);
+        if id.contains("/providers/Microsoft.Authorization/") {
+            url.query_pairs_mut()
+                .append_pair("api-version", AUTHORIZATION);
+            return url;
+        }
         let kind = kind_of(id);
         let version = VERSIONS
             .iter()

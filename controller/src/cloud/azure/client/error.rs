@@ -1,6 +1,7 @@
 //! From ARM's answers to classes (AZ-368, AZ-380, AZ-381). Codes decide; the one exception is a text that Azure puts
 //! anywhere (AZ-370).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -10,6 +11,9 @@ use crate::cloud::{Class, CloudError};
 
 /// A PUT that came later has cancelled this one.
 const SUPERSEDED: &str = "CanceledAndSupersededDueToAnotherOperation";
+
+/// Something that is referred to is in no good state.
+const UNPROVISIONED: &str = "ReferencedResourceNotProvisioned";
 
 /// What ARM said instead of doing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +67,29 @@ impl Refused {
         }
     }
 
+    /// Whether what it names has to be written once more before this can be (AZ-184).
+    pub(super) fn is_unprovisioned(&self) -> bool {
+        self.codes.iter().any(|code| code == UNPROVISIONED)
+    }
+
+    /// Ids of public IPs that its message names.
+    pub(super) fn public_ips(&self) -> BTreeSet<String> {
+        let ends = |c: char| c.is_whitespace() || "'\",;()".contains(c);
+        let words = self
+            .message
+            .split(ends)
+            .map(|word| word.trim_end_matches('.'));
+        let ids = words.filter(|word| {
+            let mut end = word.rsplit('/');
+            let (name, kind) = (end.next(), end.next());
+            let named = name.is_some_and(|name| !name.is_empty());
+            word.starts_with("/subscriptions/")
+                && named
+                && kind.is_some_and(|kind| kind.eq_ignore_ascii_case("publicIPAddresses"))
+        });
+        ids.map(str::to_owned).collect()
+    }
+
     /// The class of AZ-381.
     pub(super) fn then(&self) -> Then {
         let any = |list: &[&str]| self.codes.iter().any(|code| list.contains(&code.as_str()));
@@ -74,7 +101,7 @@ impl Refused {
             return Then::ReadAgain;
         }
         if any(&[
-            "ReferencedResourceNotProvisioned",
+            UNPROVISIONED,
             "PublicIPAddressCannotBeDeleted",
             "InUseSubnetCannotBeDeleted",
         ]) {
@@ -229,6 +256,30 @@ mod tests {
             Then::Limit
         );
         assert_eq!(then(503, "x", None), Then::Later, "AZ-372");
+    }
+
+    #[test]
+    fn az184_what_has_to_be_mended_is_read_out_of_the_message() {
+        let message = "Cannot proceed with operation because resource /subscriptions/s/resourceGroups/g/providers/\
+                       Microsoft.Network/publicIPAddresses/one used by resource /subscriptions/s/resourceGroups/g/\
+                       providers/Microsoft.Network/loadBalancers/lb is not in Succeeded state. Also \
+                       '/subscriptions/s/resourceGroups/G/providers/Microsoft.Network/publicipaddresses/two'.";
+        let detail = json!({"code": UNPROVISIONED, "message": message});
+        let body =
+            json!({"error": {"code": "RetryableError", "message": "later", "details": [detail]}});
+        let refused = Refused::read(429, &body, None);
+        assert!(refused.is_unprovisioned());
+        let of = |group: &str, name: &str| {
+            format!("/subscriptions/s/resourceGroups/{group}/providers/Microsoft.Network/{name}")
+        };
+        assert_eq!(
+            refused.public_ips(),
+            [
+                of("g", "publicIPAddresses/one"),
+                of("G", "publicipaddresses/two")
+            ]
+            .into()
+        );
     }
 
     #[test]

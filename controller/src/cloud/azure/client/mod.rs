@@ -19,15 +19,16 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use self::arm::{Arm, Failed, Write};
-use self::error::Then;
+use self::error::{Refused, Then};
 use self::store::Store;
 use self::token::Tokens;
 use self::writer::{Done, Joined, Pile};
 use super::balancer::{self, Changes, apply, is_empty, is_ours};
-use super::document::{POOLS, children, etag, name};
+use super::document::{POOLS, children, etag, last_of_id, name};
 use super::model::{Documents, Observed, demands};
 use super::names;
 use super::public_ip::{self, address_of, services_of};
+use super::rights::{self, Shown};
 use super::security;
 use super::settings::{Kind, Settings};
 use super::step::AzureStep;
@@ -77,6 +78,15 @@ enum Wish {
     Remove(String),
     Members(balancer::PoolChange),
     Drop(String),
+}
+
+/// How much of a difference was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// All of it.
+    All,
+    /// The first of several pools.
+    FirstPool,
 }
 
 impl Client {
@@ -162,6 +172,42 @@ impl Client {
             .collect())
     }
 
+    /// AZ-019: what we may not do, at start and then as long as something is missing. What cannot be found out shows when
+    /// it is tried.
+    async fn look_for_rights(&self) {
+        let known = self.store.missing();
+        if known.as_ref().is_some_and(|missing| missing.is_empty()) {
+            return;
+        }
+        let mut all = Vec::new();
+        for place in rights::places(&self.settings) {
+            let shown = self.shown_at(&place.scope).await;
+            all.extend(rights::missing(&place, &shown));
+        }
+        if known.is_none_or(|known| *known != all) {
+            for missing in &all {
+                tracing::error!("{}", missing.message());
+            }
+        }
+        self.store.set_missing(all);
+    }
+
+    async fn shown_at(&self, scope: &str) -> Shown {
+        let list = async |kind: &str| {
+            let id = format!("{scope}/providers/Microsoft.Authorization/{kind}");
+            let listed = self.arm.list(&id, &format!("list {kind} at {scope}")).await;
+            if let Err(error) = &listed {
+                tracing::info!(%error, "rights are not checked there");
+            }
+            listed.ok()
+        };
+        Shown {
+            // Whoever may look has a permission: none at all is no answer.
+            permissions: list("permissions").await.filter(|list| !list.is_empty()),
+            denials: list("denyAssignments").await.unwrap_or_default(),
+        }
+    }
+
     /// Looks at one Service.
     pub async fn observe(&self, service: &ServiceKey) -> Result<Observed, CloudError> {
         self.freshen().await?;
@@ -177,6 +223,7 @@ impl Client {
         if !self.store.is_stale(self.clock.now()) {
             return Ok(());
         }
+        self.look_for_rights().await;
         let version = self.store.version();
         let place = &self.settings.place;
         let list = |kind: &str, group: &str| {
@@ -344,7 +391,8 @@ impl Client {
         let id = place.balancer_id(kind);
         let tried = format!("write load balancer {}", place.balancer(kind));
         let changes = gather(wishes);
-        for _ in 0..TRIES {
+        let (mut tries, mut mended, mut wrote) = (0, false, Effect::AlreadySo);
+        while tries < TRIES {
             let old = self.store.documents().balancers.get(&kind).cloned();
             if old
                 .as_ref()
@@ -356,7 +404,7 @@ impl Client {
             let mut new = old.clone().unwrap_or_else(|| balancer::new(&self.settings));
             apply(&mut new, &self.settings, &changes);
             if old.as_ref() == Some(&new) || (old.is_none() && is_empty(&new)) {
-                return Ok(Effect::AlreadySo);
+                return Ok(wrote);
             }
             let written = self
                 .write_difference(&id, old.as_ref(), &new, (&tried, fence))
@@ -369,14 +417,51 @@ impl Client {
                 }
             }
             match written {
-                Ok(()) => return Ok(Effect::Changed),
+                Ok(Written::All) => return Ok(Effect::Changed),
+                Ok(Written::FirstPool) => wrote = Effect::Changed,
                 Err(Failed::Refused(refused)) if refused.then() == Then::ReadAgain => {
+                    tries += 1;
                     tracing::info!(%tried, "somebody else was faster, planning anew");
+                }
+                Err(Failed::Refused(refused)) if !mended && refused.is_unprovisioned() => {
+                    mended = true;
+                    self.write_as_they_are(&refused, (&tried, fence)).await?;
                 }
                 Err(failed) => return Err(failed.error(&tried)),
             }
         }
         Err(faster(&tried))
+    }
+
+    /// AZ-184: public IPs whose last operation failed hold up every load balancer that uses them, until they are written
+    /// once more as they are.
+    async fn write_as_they_are(
+        &self,
+        refused: &Refused,
+        (tried, fence): (&str, &Fence),
+    ) -> Result<(), CloudError> {
+        let unwell = refused.public_ips();
+        if unwell.is_empty() {
+            return Err(refused.error(tried));
+        }
+        for id in unwell {
+            let tried = format!("write public IP {} as it is", last_of_id(&id));
+            let there = self.arm.get(&id, &tried).await?;
+            let write = Write {
+                id: &id,
+                body: there.as_ref(),
+                etag: there.as_ref().and_then(etag),
+                tried: &tried,
+            };
+            // Gone: then the load balancer must not name it, which the next plan finds out.
+            if there.is_some() {
+                let written = self.arm.write(&write, fence).await;
+                written.map_err(|failed| failed.error(&tried))?;
+                let there = self.arm.get(&id, &tried).await?;
+                self.store.set_public_ip(&id, there, self.clock.now());
+            }
+        }
+        Ok(())
     }
 
     /// The whole document, or only the pools where nothing else differs (AZ-106); a load balancer without frontends goes
@@ -387,7 +472,7 @@ impl Client {
         old: Option<&Value>,
         new: &Value,
         (tried, fence): (&str, &Fence),
-    ) -> Result<(), Failed> {
+    ) -> Result<Written, Failed> {
         if is_empty(new) {
             let write = Write {
                 id,
@@ -395,22 +480,28 @@ impl Client {
                 etag: None,
                 tried,
             };
-            return self.arm.write(&write, fence).await;
+            self.arm.write(&write, fence).await?;
+            return Ok(Written::All);
         }
         if let Some(pools) = old.and_then(|old| only_pools(old, new))
             && pools.len() <= POOLS_AT_MOST
         {
-            for pool in pools {
-                let id = format!("{id}/{POOLS}/{}", name(pool));
-                let write = Write {
-                    id: &id,
-                    body: Some(pool),
-                    etag: etag(pool),
-                    tried,
-                };
-                self.arm.write(&write, fence).await?;
-            }
-            return Ok(());
+            let Some((pool, rest)) = pools.split_first() else {
+                return Ok(Written::All);
+            };
+            let write = Write {
+                id: &format!("{id}/{POOLS}/{}", name(pool)),
+                body: Some(pool),
+                etag: etag(pool),
+                tried,
+            };
+            self.arm.write(&write, fence).await?;
+            // The others have another `ETag` now (AZ-106, AZ-367).
+            return Ok(if rest.is_empty() {
+                Written::All
+            } else {
+                Written::FirstPool
+            });
         }
         let write = Write {
             id,
@@ -418,7 +509,8 @@ impl Client {
             etag: old.and_then(etag),
             tried,
         };
-        self.arm.write(&write, fence).await
+        self.arm.write(&write, fence).await?;
+        Ok(Written::All)
     }
 
     async fn write_rules(&self, fence: &Fence) -> Done {

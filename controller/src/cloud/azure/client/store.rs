@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::cloud::azure::document::{name, text};
 use crate::cloud::azure::model::{Documents, Met, Observed, Roster, Standing, Times};
+use crate::cloud::azure::rights::Missing;
 use crate::cloud::azure::settings::Kind;
 
 /// How old what was read may be. Others' changes are seen this late; Azure's own controllers keep it for 120 s (AZ-375).
@@ -28,6 +29,8 @@ struct State {
     roster: Roster,
     read_at: Option<Time>,
     version: u64,
+    missing: Arc<Vec<Missing>>,
+    looked_for_rights: bool,
     /// What was found out of them, until documents or roster change.
     standing: Option<Arc<Standing>>,
 }
@@ -164,8 +167,22 @@ impl Store {
             asks,
             documents: Arc::clone(&state.documents),
             times: Arc::clone(&state.times),
+            missing: Arc::clone(&state.missing),
             standing,
         }
+    }
+
+    /// What we may not do, if that was found out.
+    pub(super) fn missing(&self) -> Option<Arc<Vec<Missing>>> {
+        let state = self.state();
+        state.looked_for_rights.then(|| Arc::clone(&state.missing))
+    }
+
+    /// What we may not do.
+    pub(super) fn set_missing(&self, missing: Vec<Missing>) {
+        let mut state = self.state();
+        state.looked_for_rights = true;
+        state.missing = Arc::new(missing);
     }
 }
 

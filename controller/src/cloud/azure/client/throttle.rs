@@ -31,6 +31,11 @@ impl Throttle {
         self.0.insert(way, now + retry_after.unwrap_or(UNSAID));
     }
 
+    /// What was answered with 429 was no throttling.
+    pub(super) fn lift(&mut self, way: &Way) {
+        self.0.remove(way);
+    }
+
     /// How long to wait before the next request, if at all.
     pub(super) fn wait(&self, way: &Way, now: Time) -> Option<Duration> {
         let until = *self.0.get(way)?;
@@ -60,5 +65,7 @@ mod tests {
         }
         throttle.refused(writes.clone(), None, now);
         assert_eq!(throttle.wait(&writes, now), Some(UNSAID));
+        throttle.lift(&writes);
+        assert_eq!(throttle.wait(&writes, now), None, "AZ-184");
     }
 }

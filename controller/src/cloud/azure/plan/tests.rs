@@ -1,3 +1,5 @@
+mod problems;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use super::super::testkit::{annotated, key, own, resolved, settings};
 use super::*;
 use crate::plan::membership::{Guard, Member, Owner, State, TargetKey, View};
 use crate::plan::{Members, PortMembers, Programmed};
+use onehop_core::crd::TargetMode;
 
 const NOW: Time = Time::from_millis(1_800_000_000_000);
 
@@ -78,6 +81,7 @@ impl Cloud {
             asks: false,
             documents: Arc::new(self.documents.clone()),
             times: Arc::new(self.times.clone()),
+            missing: Arc::default(),
             standing: Arc::default(),
         }
     }
@@ -110,7 +114,10 @@ impl Cloud {
         let (kind, changes) = match step {
             AzureStep::PutPublicIp { id, document } => {
                 let mut document = document.clone();
-                let given = json!({"id": id, "name": last_of_id(id), "properties": {"ipAddress": "20.0.0.1"}});
+                let six = document["properties"]["publicIPAddressVersion"] == "IPv6";
+                let address = if six { "2603::1" } else { "20.0.0.1" };
+                let given =
+                    json!({"id": id, "name": last_of_id(id), "properties": {"ipAddress": address}});
                 lay_over(&mut document, &given);
                 self.documents
                     .public_ips
@@ -191,6 +198,123 @@ impl Cloud {
 
 const READY: State = State::Ready;
 
+/// Members of the other family beside those that there are.
+fn and_six(mut intent: Intent) -> Intent {
+    for members in intent.members.values_mut() {
+        for list in [&mut members.pods, &mut members.nodes, &mut members.vips] {
+            let twin = |member: &Member| {
+                let IpAddr::V4(address) = member.key.address else {
+                    panic!("only IPv4 is mirrored");
+                };
+                let mut twin = member.clone();
+                twin.key.address = address.to_ipv6_mapped().into();
+                twin
+            };
+            let twins: Vec<Member> = list.list.iter().map(twin).collect();
+            list.list.extend(twins);
+        }
+    }
+    intent
+}
+
+#[test]
+fn az310_az315_each_family_has_a_frontend_and_a_pool_and_comes_and_goes_alone() {
+    use onehop_core::id::IpFamily;
+    let with = |families: &[IpFamily]| {
+        let service = ServiceSpec {
+            families: families.to_vec(),
+            ..own(&[80])
+        };
+        and_six(intent(&service, &[], &[(1, READY), (2, READY)]))
+    };
+    let (single, dual) = (with(&[IpFamily::V4]), with(&IpFamily::ALL));
+    let mut cloud = Cloud::default();
+    cloud.settle(Some(&single), NOW);
+    assert_eq!(
+        cloud.members("demo-azure"),
+        ["10.0.0.1", "10.0.0.2"],
+        "of its family"
+    );
+    let before = cloud.documents.clone();
+    let done = cloud.settle(Some(&dual), NOW);
+    let writes = |what: &str| done.iter().filter(|step| step.starts_with(what)).count();
+    assert_eq!(
+        (writes("write public IP"), writes("write part")),
+        (1, 1),
+        "{done:?}"
+    );
+    assert_eq!(
+        cloud.members("demo-azure-IPv6"),
+        ["::ffff:10.0.0.1", "::ffff:10.0.0.2"],
+        "AZ-310"
+    );
+    assert_eq!(cloud.members("demo-azure"), ["10.0.0.1", "10.0.0.2"]);
+    let balancer = &cloud.documents.balancers[&Kind::External];
+    let rules: Vec<&str> = children(balancer, RULES).iter().map(name).collect();
+    assert_eq!(rules, ["atest1-TCP-80", "atest1-TCP-80-IPv6"], "ZA-02");
+    let counts = outcome::outcome(&settings(), &dual, &cloud.seen(NOW), NOW).ports;
+    assert_eq!(counts.values().next().unwrap().registered, 4);
+    cloud.settle(Some(&single), NOW);
+    let there = &cloud.documents.balancers[&Kind::External];
+    for kind in [FRONTENDS, RULES] {
+        let old = &before.balancers[&Kind::External];
+        assert_eq!(children(there, kind), children(old, kind), "AZ-315");
+    }
+    assert_eq!(cloud.documents.public_ips, before.public_ips, "AZ-315");
+    cloud.settle(None, NOW);
+    assert!(cloud.documents.balancers.is_empty() && cloud.documents.public_ips.is_empty());
+}
+
+#[test]
+fn az315_a_private_address_stays_when_the_other_family_comes() {
+    use onehop_core::id::IpFamily;
+    for first in IpFamily::ALL {
+        let second = if first == IpFamily::V4 {
+            IpFamily::V6
+        } else {
+            IpFamily::V4
+        };
+        let with = |families: &[IpFamily]| {
+            let service = ServiceSpec {
+                families: families.to_vec(),
+                ..annotated(
+                    own(&[80]),
+                    &[
+                        ("azure-load-balancer-internal", "true"),
+                        ("onehop.dev/target", "node"),
+                    ],
+                )
+            };
+            and_six(intent(&service, &[], &[(1, READY)]))
+        };
+        let mut cloud = Cloud::default();
+        // Azure takes an IPv6 frontend only beside an IPv4 one (AZ-188).
+        let mut other = with(&[IpFamily::V4]).spec;
+        other.service_uid = "other".into();
+        let built = build(&settings(), &key(), &other, &cloud.documents).unwrap();
+        cloud.carry_out(&AzureStep::PutPart {
+            part: Box::new(built.part),
+            members: vec![],
+            needs: vec![],
+        });
+        cloud.settle(Some(&with(&[first])), NOW);
+        let frontends = |cloud: &Cloud| {
+            let balancer = &cloud.documents.balancers[&Kind::Internal];
+            children(balancer, FRONTENDS).to_vec()
+        };
+        let before = frontends(&cloud);
+        cloud.settle(Some(&with(&[first, second])), NOW);
+        let after = frontends(&cloud);
+        assert_eq!(after.len(), before.len() + 1);
+        assert!(
+            before.iter().all(|old| after.contains(old)),
+            "AZ-315: {first}: {after:#?}"
+        );
+        cloud.settle(Some(&with(&[first])), NOW);
+        assert_eq!(frontends(&cloud), before, "AZ-315: {first}");
+    }
+}
+
 #[test]
 fn az115_az116_what_is_made_in_order_and_nothing_is_left() {
     let intent = intent(&own(&[80]), &[], &[(1, READY), (2, READY)]);
@@ -222,35 +346,100 @@ fn az115_az116_what_is_made_in_order_and_nothing_is_left() {
 }
 
 #[test]
-fn az113_a_flip_makes_the_new_side_before_the_old_one_goes() {
+fn za116_zi29_az113_after_a_flip_the_former_side_serves_on_until_the_grace_is_over() {
     let public = intent(&own(&[80]), &[], &[(1, READY)]);
     let mut cloud = Cloud::default();
     cloud.settle(Some(&public), NOW);
-    let internal = intent(
-        &annotated(own(&[80]), &[("azure-load-balancer-internal", "true")]),
-        &[],
-        &[(1, READY)],
-    );
-    let done = cloud.settle(Some(&internal), NOW);
+    let flipped = annotated(own(&[80]), &[("azure-load-balancer-internal", "true")]);
+    let internal = intent(&flipped, &[], &[(1, READY)]);
+    let at = NOW + Duration::from_hours(1);
+    let done = cloud.settle(Some(&internal), at);
     assert_eq!(
         done,
         [
             "write part atest1 of Internal with 1 members",
             "write security rules with atest1",
-            "remove part atest1 of External",
-            "delete public IP kubernetes-atest1",
         ],
-        "AZ-040, ZI-29"
+        "AZ-040: nothing goes yet"
+    );
+    give_private(&mut cloud);
+    let end = at + Duration::from_mins(15);
+    let said =
+        |cloud: &mut Cloud, now| outcome::outcome(&settings(), &internal, &cloud.seen(now), now);
+    let outcome = said(&mut cloud, at);
+    let addresses: Vec<String> = outcome.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        addresses,
+        ["10.0.4.4", "20.0.0.1"],
+        "AZ-113: the new one first"
+    );
+    let notice = &outcome.notices[0];
+    assert!(
+        notice.reason == "FormerAddressServes" && notice.message.contains(&end.to_string()),
+        "{notice:?}"
+    );
+    let demands = super::super::model::demands(&settings(), &roster(&internal), &cloud.documents);
+    assert_eq!(demands.len(), 1, "the public side still needs its rule");
+    // Nodes come and go on both sides meanwhile.
+    let more = intent(&flipped, &[], &[(1, READY), (2, READY)]);
+    let done = cloud.settle(Some(&more), at + Duration::from_mins(5));
+    assert_eq!(
+        done,
+        [
+            "pool demo-azure of External: 1 up, 0 down, 0 out",
+            "pool demo-azure of Internal: 1 up, 0 down, 0 out",
+        ],
+        "AZ-113"
     );
     assert_eq!(
-        cloud
-            .documents
-            .balancers
-            .keys()
-            .copied()
-            .collect::<Vec<_>>(),
-        [Kind::Internal]
+        cloud.settle(Some(&more), end - Duration::from_secs(1)),
+        [""; 0]
     );
+    assert_eq!(
+        said(&mut cloud, end).addresses.len(),
+        1,
+        "unpublished before it goes"
+    );
+    let done = cloud.settle(Some(&more), end);
+    assert_eq!(
+        done,
+        [
+            "remove part atest1 of External",
+            "delete public IP kubernetes-atest1"
+        ],
+        "ZI-29, ZA-43"
+    );
+    let kinds: Vec<Kind> = cloud.documents.balancers.keys().copied().collect();
+    assert_eq!(kinds, [Kind::Internal]);
+}
+
+#[test]
+fn az113_a_service_that_goes_has_no_grace() {
+    let public = intent(&own(&[80]), &[], &[(1, READY)]);
+    let mut cloud = Cloud::default();
+    cloud.settle(Some(&public), NOW);
+    let flipped = annotated(own(&[80]), &[("azure-load-balancer-internal", "true")]);
+    cloud.settle(Some(&intent(&flipped, &[], &[(1, READY)])), NOW);
+    assert_eq!(cloud.documents.balancers.len(), 2);
+    cloud.settle(None, NOW);
+    assert!(cloud.documents.balancers.is_empty() && cloud.documents.public_ips.is_empty());
+}
+
+/// The private frontend gets its address.
+fn give_private(cloud: &mut Cloud) {
+    let balancer = cloud.documents.balancers.get_mut(&Kind::Internal).unwrap();
+    let frontends = super::super::document::children_mut(balancer, FRONTENDS);
+    frontends[0]["properties"]["privateIPAddress"] = json!("10.0.4.4");
+}
+
+fn roster(intent: &Intent) -> super::super::model::Roster {
+    let met = super::super::model::Met {
+        uids: [intent.uid.clone()].into(),
+        spec: Some(Arc::new(intent.spec.clone())),
+    };
+    super::super::model::Roster {
+        services: [(key(), met)].into(),
+    }
 }
 
 #[test]

@@ -111,6 +111,46 @@ fn za45_az048_a_dns_label_is_set_changed_cleared_and_left_alone() {
 }
 
 #[test]
+fn az400_za104_a_public_ip_keeps_what_we_do_not_know_through_every_change() {
+    let mut pip = managed();
+    sprinkle(&mut pip, 0);
+    pip["tags"]["team"] = json!("theirs");
+    let foreign = |pip: &Value| {
+        let ours = json!({names::TAG_DNS: null, names::TAG_SERVICE: null, "a": null});
+        let mut pip = pip.clone();
+        lay_over(&mut pip, &json!({"tags": ours}));
+        let settings = pip["properties"]["dnsSettings"].take();
+        lay_over(&mut pip, &json!({"properties": {"dnsSettings": null}}));
+        (pip, settings)
+    };
+    let before = foreign(&pip).0;
+    for annotation in [
+        ("azure-dns-label-name", "web"),
+        ("azure-pip-tags", "a=b"),
+        ("azure-dns-label-name", "shop"),
+    ] {
+        let changed = ask(
+            &annotated(own(&[80]), &[annotation]),
+            std::slice::from_ref(&pip),
+        );
+        pip = changed.unwrap().write.unwrap();
+        if annotation.1 == "web" {
+            // What Azure adds, and what somebody else sets, beside the label.
+            pip["properties"]["dnsSettings"]["fqdn"] = json!("web.westus.cloudapp.azure.com");
+            pip["properties"]["dnsSettings"]["reverseFqdn"] = json!("web.example.org.");
+        }
+    }
+    let (after, dns) = foreign(&pip);
+    assert_eq!(after, before, "ZA-104");
+    assert_eq!(dns["reverseFqdn"], json!("web.example.org."), "AZ-400");
+    pip["tags"][names::TAG_SERVICE] = json!("a/b,default/test1");
+    let Release::Keep(kept) = release(&settings(), &pip, &key()) else {
+        panic!("others use it");
+    };
+    assert_eq!(foreign(&kept).0, before, "ZA-104");
+}
+
+#[test]
 fn za61_za62_az042_az043_az180_one_of_a_user_is_bound_and_never_written() {
     let pip = json!({"id": "/x/mine", "name": "mine", "properties": {"ipAddress": "20.0.0.5"}});
     for annotation in [
@@ -172,6 +212,51 @@ fn za43_az181_a_managed_one_goes_with_the_last_name_in_its_tag() {
         release(&settings(), &pip, &ServiceKey::new("c", "d")),
         Release::Nothing
     );
+}
+
+#[test]
+fn az315_zi23_a_service_that_gets_or_loses_a_family_keeps_the_address_of_the_other() {
+    let of = |service: &ServiceSpec, family, all: &[Value]| {
+        let spec = resolved(service);
+        let wishes = annotations::of_options(&spec);
+        let asker = Asker {
+            service: &key(),
+            spec: &spec,
+            wishes: &wishes,
+        };
+        asker.public_ip(&settings(), all, family).unwrap()
+    };
+    let with = |families: &[IpFamily]| ServiceSpec {
+        families: families.to_vec(),
+        ..own(&[80])
+    };
+    for first in IpFamily::ALL {
+        let second = if first == IpFamily::V4 {
+            IpFamily::V6
+        } else {
+            IpFamily::V4
+        };
+        let single = of(&with(&[first]), first, &[]);
+        let there = vec![stored(&single.write.unwrap(), &single.id)];
+        let dual = with(&[first, second]);
+        let kept = of(&dual, first, &there);
+        assert_eq!(
+            (&kept.id, kept.write),
+            (&single.id, None),
+            "AZ-315: {first}"
+        );
+        let new = of(&dual, second, &there);
+        assert_ne!(new.id, single.id);
+        let made = new.write.unwrap();
+        assert_eq!(version_of(&made), second, "AZ-313");
+        let both = [there, vec![stored(&made, &new.id)]].concat();
+        assert_eq!(of(&dual, second, &both).write, None, "AZ-104");
+        let back = of(&with(&[first]), first, &both);
+        assert_eq!((back.id, back.write), (single.id, None), "AZ-315: {first}");
+    }
+    let six = json!({"id": "/x/p", "name": "p", "properties": {"publicIPAddressVersion": "IPv6"}});
+    let why = ask(&annotated(own(&[80]), &[("azure-pip-name", "p")]), &[six]).unwrap_err();
+    assert!(why.message.contains("IPv6"), "ZI-23: {}", why.message);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use onehop_core::service::ServiceSpec;
+use proptest::prelude::*;
 
 use super::super::annotations;
 use super::super::testkit::*;
@@ -290,4 +291,46 @@ fn az214_nothing_differs_the_second_time() {
         );
     }
     assert!(!differs(&with(&needs, &stored), &stored), "AZ-104");
+}
+
+#[test]
+fn az400_az402_a_group_without_a_list_of_rules_is_left_so_where_none_is_needed() {
+    let bare = json!({"id": "/nsg", "properties": {"defaultSecurityRules": []}});
+    assert_eq!(with(&[], &bare), bare, "I4");
+}
+
+proptest! {
+    #[test]
+    fn az404_za104_whatever_services_ask_for_foreign_rules_stay_as_they_were(
+        asked in prop::collection::vec(prop::collection::vec((1_u16..6, 0_usize..4), 0..5), 1..8)
+    ) {
+        let mut document = group(vec![
+            json!({"name": "k8s-azure-lb_allow_IPv4_x", "properties": {"priority": 502, "direction": "Inbound", "more": [1]}}),
+            json!({"name": "out", "properties": {"priority": 501, "direction": "Outbound", "x": {"y": []}}}),
+            json!({"name": "ONEHOP-by-hand", "properties": {"priority": 4095, "direction": "Inbound"}}),
+            // Named as ours, and not in our band: not ours (AZ-201).
+            json!({"name": format!("{}allow_IPv4_x", names::security_rule_prefix(&settings().install)), "properties": {"priority": 120}}),
+        ]);
+        sprinkle(&mut document, 0);
+        let before = document.clone();
+        let shapes: [&[(&str, &str)]; 4] = [
+            &[],
+            &[("azure-allowed-ip-ranges", "30.0.0.0/8,31.0.0.0/9")],
+            &[("azure-allowed-service-tags", "Storage"), ("azure-deny-all-except-load-balancer-source-ranges", "true")],
+            &[("onehop.dev/target", "pod")],
+        ];
+        for services in asked {
+            let of = |(ports, shape): &(u16, usize)| {
+                let ports: Vec<u16> = (0..*ports).map(|n| 80 + n).collect();
+                needs(&annotated(own(&ports), shapes[*shape]), &at())
+            };
+            let demands: Vec<Demand> = services.iter().flat_map(of).collect();
+            document = with(&demands, &document);
+            let mut foreign = document.clone();
+            children_mut(&mut foreign, SECURITY_RULES).retain(|rule| !is_ours(rule, &settings()));
+            prop_assert_eq!(&foreign, &before);
+            prop_assert!(!differs(&with(&demands, &document), &document), "I4");
+        }
+        prop_assert_eq!(with(&[], &document), before, "AZ-212");
+    }
 }

@@ -1,0 +1,112 @@
+//! The former address of a Service that moves between the public and the internal load balancer: it serves on for a while,
+//! for clients that know it from DNS (AZ-113). Pure.
+//!
+//! Where both stand side by side the old part is left as it is and its pools are kept up to date, until the end; then it
+//! is cleaned like everything that a Service no longer wants (AZ-110). Times are those of this process: after a restart
+//! the grace begins anew, late and never early.
+
+use std::net::IpAddr;
+
+use onehop_core::crd::TargetMode;
+use onehop_core::time::Time;
+
+use super::document::{FRONTENDS, POOLS, RULES, child, children, name, referred};
+use super::members::has_members;
+use super::model::{Documents, Observed, address_at};
+use super::names;
+use super::part::{Part, Pool};
+use super::settings::Settings;
+use crate::plan::Notice;
+
+/// Addresses at which the Service still is on the other load balancer.
+pub(super) fn former_addresses(part: &Part, documents: &Documents) -> Vec<IpAddr> {
+    let Some(other) = documents.balancers.get(&part.kind.opposite()) else {
+        return Vec::new();
+    };
+    let fronts = fronts(part, documents);
+    let frontends = fronts
+        .iter()
+        .filter_map(|front| child(other, FRONTENDS, front));
+    frontends
+        .filter_map(|frontend| address_at(frontend, documents))
+        .collect()
+}
+
+/// Frontends of its rules on the other load balancer.
+fn fronts<'a>(part: &Part, documents: &'a Documents) -> Vec<&'a str> {
+    let Some(other) = documents.balancers.get(&part.kind.opposite()) else {
+        return Vec::new();
+    };
+    let own = children(other, RULES)
+        .iter()
+        .filter(|rule| names::is_of(name(rule), &part.base));
+    let mut fronts: Vec<&str> = own
+        .filter_map(|rule| referred(rule, "frontendIPConfiguration"))
+        .collect();
+    fronts.sort_unstable();
+    fronts.dedup();
+    fronts
+}
+
+/// Until when the former side serves; none where there is none.
+pub(super) fn end(settings: &Settings, part: &Part, seen: &Observed, now: Time) -> Option<Time> {
+    let former = fronts(part, &seen.documents);
+    if former.is_empty() {
+        return None;
+    }
+    let former = former.into_iter().map(|name| (part.kind.opposite(), name));
+    let new = part
+        .frontends
+        .iter()
+        .map(|frontend| (part.kind, frontend.name.as_str()));
+    let since = |(kind, name): (_, &str)| {
+        let since = seen.times.frontends.get(&(kind, name.to_ascii_lowercase()));
+        since.copied().unwrap_or(now)
+    };
+    // From when both were there.
+    let both = former.chain(new).map(since).max()?;
+    Some(both + settings.dns_grace)
+}
+
+/// Pools of the part that rules of the former side use, too.
+pub(super) fn pools<'a>(part: &'a Part, seen: &Observed) -> Vec<&'a Pool> {
+    let Some(other) = seen.balancer(part.kind.opposite()) else {
+        return Vec::new();
+    };
+    let used = |pool: &&Pool| {
+        let mut rules = children(other, RULES)
+            .iter()
+            .filter(|rule| names::is_of(name(rule), &part.base));
+        let uses = rules.any(|rule| {
+            referred(rule, "backendAddressPool")
+                .is_some_and(|it| it.eq_ignore_ascii_case(&pool.name))
+        });
+        uses && has_members(child(other, POOLS, &pool.name))
+    };
+    part.pools.iter().filter(used).collect()
+}
+
+/// The addresses to publish beside the new ones until the end, and what to say.
+pub(super) fn published(
+    settings: &Settings,
+    part: &Part,
+    seen: &Observed,
+    now: Time,
+) -> Option<(Vec<IpAddr>, Notice)> {
+    let end = end(settings, part, seen, now).filter(|end| *end > now)?;
+    let former = former_addresses(part, &seen.documents);
+    let said: Vec<String> = former.iter().map(ToString::to_string).collect();
+    // Nodes take packets for what is published only.
+    let floats = part.pools.iter().any(|pool| pool.mode == TargetMode::Vip);
+    let stays = if floats {
+        ", and stays in status until then"
+    } else {
+        ""
+    };
+    let notice = Notice {
+        reason: "FormerAddressServes",
+        message: format!("{} serves on until {end}{stays}", said.join(", ")),
+        degrades: false,
+    };
+    Some((if floats { former } else { Vec::new() }, notice))
+}
