@@ -6,9 +6,11 @@
     reason = "helpers of tests fail the test"
 )]
 
+mod economy;
+mod scenarios;
 mod world;
+mod writers;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use e2e_cloud::azure::Faults;
@@ -107,70 +109,6 @@ async fn za66_za99_az115_az116_a_service_comes_and_goes_and_at_rest_nothing_is_w
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn za101_za102_az101_hundreds_of_services_cost_few_writes_and_a_restart_none() {
-    const SERVICES: u16 = 250;
-    let world = World::start().await;
-    let controller = world.controller().await;
-    for n in 0..SERVICES {
-        world.vip(&format!("web-{n}")).await;
-    }
-    for n in 0..SERVICES {
-        world.has_address(&format!("web-{n}")).await;
-    }
-    let (balancers, groups) = (
-        world.calls("PUT loadBalancers"),
-        world.calls("PUT networkSecurityGroups"),
-    );
-    assert_eq!(
-        world.calls("PUT publicIPAddresses"),
-        u64::from(SERVICES),
-        "ZA-102"
-    );
-    assert!(
-        balancers <= 10 && groups <= 10,
-        "ZA-102: {balancers} of load balancers, {groups} of security groups"
-    );
-    assert_eq!(
-        names(&world.balancer().unwrap(), "loadBalancingRules").len(),
-        usize::from(SERVICES)
-    );
-    let addresses: BTreeSet<String> = world
-        .azure
-        .frontends(world.balancer().unwrap()["id"].as_str().unwrap())
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    assert_eq!(addresses.len(), usize::from(SERVICES));
-    let writes = world.writes();
-    controller.kill().await;
-    let _again = world.controller().await;
-    world.quiet(Duration::from_secs(10)).await;
-    assert_eq!(
-        world.writes(),
-        writes,
-        "ZA-101, AZ-105: {:#?}",
-        world.azure.writes().get(writes..)
-    );
-    world
-        .patch(
-            "web-7",
-            json!({ "spec": { "ports": [{ "name": "http", "port": 81, "targetPort": 8080 }] } }),
-        )
-        .await;
-    world
-        .eventually("the port is another one", async |w| {
-            w.balancer().unwrap().to_string().contains("-TCP-81\"")
-                && w.security_rules()
-                    .iter()
-                    .any(|rule| rule.to_string().contains("\"81\""))
-        })
-        .await;
-    world.quiet(QUIET).await;
-    assert_eq!(world.calls("PUT loadBalancers"), balancers + 1, "AZ-141");
-    assert!(world.calls("PUT networkSecurityGroups") <= groups + 1);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn az405_az493_every_write_of_what_is_there_has_if_match() {
     let world = World::start().await;
@@ -201,63 +139,6 @@ async fn az405_az493_every_write_of_what_is_there_has_if_match() {
         .filter(|w| w.status == 400)
         .collect();
     assert_eq!(refused, [], "AZ-405");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn zi39_az366_az370_a_second_writer_loses_nothing_and_we_plan_anew() {
-    let world = World::start().await;
-    let _controller = world.controller().await;
-    world.vip("web").await;
-    world.has_address("web").await;
-    let balancer = world.balancer().unwrap()["id"].as_str().unwrap().to_owned();
-    let theirs = json!({"name": "theirs", "properties": {"protocol": "Tcp", "port": 1, "intervalInSeconds": 5, "probeThreshold": 2, "mystery": {"a": []}}});
-    world.azure.edit(&balancer, |document| {
-        document["properties"]["scope"] = json!("Public");
-        document["properties"]["probes"]
-            .as_array_mut()
-            .unwrap()
-            .push(theirs.clone());
-    });
-    let group = world
-        .place
-        .security_group_id(world.place.security_group.as_ref().unwrap());
-    world.azure.edit(&group, |document| {
-        let mut rule = foreign_rules()[0].clone();
-        rule["name"] = json!("late");
-        rule["properties"]["priority"] = json!(101);
-        document["properties"]["securityRules"]
-            .as_array_mut()
-            .unwrap()
-            .push(rule);
-    });
-    world.vip("other").await;
-    world.has_address("other").await;
-    let after = world.balancer().unwrap();
-    assert_eq!(after["properties"]["scope"], json!("Public"), "AZ-400");
-    let kept = after["properties"]["probes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|probe| probe["name"] == "theirs")
-        .unwrap();
-    assert_eq!(kept["properties"]["mystery"], json!({"a": []}), "ZI-39");
-    assert!(
-        world
-            .security_rules()
-            .iter()
-            .any(|rule| rule["name"] == "late"),
-        "ZI-39"
-    );
-    let statuses: Vec<u16> = world
-        .azure
-        .writes()
-        .iter()
-        .map(|write| write.status)
-        .collect();
-    assert!(
-        statuses.contains(&412),
-        "they were in the way: {statuses:?}"
-    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -420,4 +301,76 @@ async fn za80_az291_pods_come_by_their_addresses_and_leave_down_first() {
         left.is_none_or(|left| left > added),
         "AZ-109, ZD-21: {bodies:#?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn az310_az315_a_service_gets_its_second_family_and_loses_it_again() {
+    let world = World::start().await;
+    let _controller = world.controller().await;
+    world.vip("web").await;
+    let first = world.has_address("web").await;
+    let dual =
+        json!({ "spec": { "ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv4", "IPv6"] } });
+    world.patch("web", dual).await;
+    world
+        .eventually("it has an address of each family", async |w| {
+            let all = w.addresses("web").await;
+            all.len() == 2 && all[0] == first && all[1].contains(':')
+        })
+        .await;
+    assert_eq!(world.azure.ids("publicIPAddresses").len(), 2);
+    let balancer = world.balancer().unwrap();
+    assert_eq!(
+        names(&balancer, "backendAddressPools"),
+        ["demo-azure", "demo-azure-IPv6"],
+        "AZ-310"
+    );
+    assert_eq!(world.calls("PUT loadBalancers"), 2, "AZ-102: one more");
+    assert_eq!(
+        world.security_rules().len(),
+        4,
+        "ZA-29: a rule for each family"
+    );
+    let single = json!({ "spec": { "ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"] } });
+    world.patch("web", single).await;
+    world
+        .eventually("the second family is gone", async |w| {
+            w.addresses("web").await == [first.clone()]
+                && w.azure.ids("publicIPAddresses").len() == 1
+                && names(&w.balancer().unwrap(), "frontendIPConfigurations").len() == 1
+                && w.security_rules().len() == 3
+        })
+        .await;
+    world.delete("web").await;
+    all_gone(&world, "web").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn az184_a_public_ip_in_no_good_state_is_written_as_it_is_and_holds_up_nobody() {
+    let world = World::start().await;
+    let _controller = world.controller().await;
+    world.vip("web").await;
+    world.has_address("web").await;
+    let pip = world.azure.ids("publicIPAddresses").remove(0);
+    world.azure.edit(&pip, |document| {
+        document["properties"]["provisioningState"] = json!("Failed");
+        document["properties"]["mystery"] = json!([]);
+    });
+    let before = world.azure.document(&pip).unwrap();
+    world.vip("other").await;
+    world.has_address("other").await;
+    let writes = world.azure.writes();
+    let mends: Vec<_> = writes
+        .iter()
+        .filter(|write| write.id == pip && write.before.as_ref() == Some(&before))
+        .collect();
+    assert_eq!(mends.len(), 1, "AZ-184: {mends:?}");
+    assert_eq!(mends[0].body, before, "as it is");
+    assert_eq!(
+        mends[0].if_match.as_deref(),
+        before["etag"].as_str(),
+        "AZ-405"
+    );
+    let refused = writes.iter().filter(|write| write.status == 429).count();
+    assert_eq!(refused, 1, "the next one is taken");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use e2e_apiserver::{ApiServer, Clock as ApiClock, Config as ApiConfig, Identity};
@@ -48,8 +48,10 @@ pub(crate) struct World {
     server: ApiServer,
     client: Client,
     clock: Clock,
-    url: String,
+    pub(crate) url: String,
     secret: String,
+    /// Of pods that were made.
+    uids: Mutex<BTreeMap<u8, String>>,
     _driver: Driver,
     rest: JoinHandle<std::io::Result<()>>,
 }
@@ -58,6 +60,15 @@ impl Drop for World {
     fn drop(&mut self) {
         self.rest.abort();
     }
+}
+
+/// How a pod stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stands {
+    /// It takes connections.
+    Ready,
+    /// It is going, and takes them still.
+    Terminating,
 }
 
 /// A controller that runs.
@@ -119,7 +130,12 @@ impl World {
     /// Two nodes, and a subscription with a network and a security group.
     pub(crate) async fn start() -> Self {
         let clock = Clock::fixed(START);
-        let server = ApiServer::start(ApiClock::fixed(START), ApiConfig::default());
+        let both = ["10.96.0.0/16", "fd00:96::/112"].map(|range| range.parse().unwrap());
+        let api = ApiConfig {
+            service_cidrs: both.to_vec(),
+            ..ApiConfig::default()
+        };
+        let server = ApiServer::start(ApiClock::fixed(START), api);
         let config = Config {
             profile: Profile::azure(),
             seed: 1,
@@ -145,6 +161,10 @@ impl World {
                 clients: [("client".to_owned(), "secret".to_owned())].into(),
                 public: "20.0.0.0/22".parse().unwrap(),
                 subnets: [(place.subnet_id(None), "10.0.4.0/24".parse().unwrap())].into(),
+                twin: |host| {
+                    let [a, b, c, d] = host.octets().map(u16::from);
+                    [0xfd00, 0, 0, 0, a, b, c, d].into()
+                },
                 documents: vec![(group_id, group)],
                 pods: vec!["10.244.0.0/16".parse().unwrap()],
                 actions: None,
@@ -163,6 +183,7 @@ impl World {
             clock,
             url,
             secret: "secret".to_owned(),
+            uids: Mutex::default(),
             _driver: driver,
             rest,
         };
@@ -181,7 +202,10 @@ impl World {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let name = format!("node-{n}");
         let status = json!({
-            "addresses": [{ "type": "InternalIP", "address": format!("10.0.1.{n}") }],
+            "addresses": [
+                { "type": "InternalIP", "address": format!("10.0.1.{n}") },
+                { "type": "InternalIP", "address": format!("fd00::1:{n}") },
+            ],
             "conditions": [{ "type": "Ready", "status": "True" }],
         });
         let node: Node = read(json!({ "metadata": { "name": name } }));
@@ -209,6 +233,7 @@ impl World {
             switch_tail: Duration::from_secs(1),
             tail: Duration::from_secs(1),
             drain: Duration::from_secs(5),
+            dns_grace: Duration::from_secs(8),
         };
         let access = Access {
             endpoint: self.url.parse().unwrap(),
@@ -235,7 +260,7 @@ impl World {
                 },
                 policies: Policies::default(),
                 workers: 16,
-                sweep: Duration::from_mins(1),
+                sweep: Duration::from_secs(15),
                 second_look: Duration::from_mins(1),
                 ranges: Ranges::default(),
                 orphans: Orphans::Report,
@@ -300,14 +325,21 @@ impl World {
             .unwrap();
     }
 
-    /// Sets the endpoints of a Service: pods by the last octet of their address.
+    /// Sets the endpoints of a Service: ready pods by the last octet of their address.
     pub(crate) async fn endpoints(&self, service: &str, ready: &[u8]) {
+        let pods: Vec<_> = ready.iter().map(|n| (*n, Stands::Ready)).collect();
+        self.pods(service, &pods).await;
+    }
+
+    /// The same, with pods that are going.
+    pub(crate) async fn pods(&self, service: &str, pods: &[(u8, Stands)]) {
         let mut endpoints = Vec::new();
-        for n in ready {
+        for (n, stands) in pods {
             let uid = self.pod(*n).await;
+            let ready = *stands == Stands::Ready;
             endpoints.push(json!({
                 "addresses": [format!("10.244.1.{n}")], "nodeName": "node-1",
-                "conditions": { "ready": true, "serving": true, "terminating": false },
+                "conditions": { "ready": ready, "serving": true, "terminating": !ready },
                 "targetRef": { "kind": "Pod", "name": format!("pod-{n}"), "uid": uid },
             }));
         }
@@ -325,12 +357,23 @@ impl World {
             .unwrap();
     }
 
+    /// Removes a pod, as its kubelet does in the end.
+    pub(crate) async fn pod_gone(&self, n: u8) {
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            ..DeleteParams::default()
+        };
+        let name = format!("pod-{n}");
+        self.api::<Pod>().delete(&name, &params).await.unwrap();
+    }
+
     async fn pod(&self, n: u8) -> Option<String> {
+        let known = self.uids.lock().unwrap().get(&n).cloned();
+        if known.is_some() {
+            return known;
+        }
         let name = format!("pod-{n}");
         let pods = self.api::<Pod>();
-        if let Some(pod) = pods.get_opt(&name).await.unwrap() {
-            return pod.metadata.uid;
-        }
         let pod = read(json!({
             "metadata": { "name": name }, "spec": { "containers": [{ "name": "server", "image": "pod-server" }] },
         }));
@@ -341,13 +384,22 @@ impl World {
         pods.patch_status(&name, &PatchParams::default(), &patch)
             .await
             .unwrap();
-        pod.metadata.uid
+        let uid = pod.metadata.uid.unwrap();
+        self.uids.lock().unwrap().insert(n, uid.clone());
+        Some(uid)
     }
 
-    /// The published address of a Service.
+    /// The first published address of a Service.
     pub(crate) async fn address(&self, name: &str) -> Option<String> {
-        let service = self.api::<Service>().get_opt(name).await.unwrap()?;
-        service.status?.load_balancer?.ingress?.first()?.ip.clone()
+        self.addresses(name).await.into_iter().next()
+    }
+
+    /// All of them.
+    pub(crate) async fn addresses(&self, name: &str) -> Vec<String> {
+        let service = self.api::<Service>().get_opt(name).await.unwrap();
+        let status = service.and_then(|service| service.status?.load_balancer?.ingress);
+        let ingress = status.into_iter().flatten();
+        ingress.filter_map(|ingress| ingress.ip).collect()
     }
 
     /// Waits until a Service has an address.

@@ -187,3 +187,40 @@ async fn az040_za30_an_internal_frontend_has_an_address_of_the_subnet_and_needs_
     remove(&world).await?;
     world.end().await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn az310_s10_both_families_reach_nodes_and_pods_and_see_a_client_of_their_own() -> Result<()>
+{
+    let world = world().await?;
+    let modes: [fn(ServiceManifest) -> ServiceManifest; 2] =
+        [ServiceManifest::vip_mode, ServiceManifest::pod_mode];
+    for mode in modes {
+        let manifest = mode(web())
+            .with("ipFamilyPolicy", json!("RequireDualStack"))
+            .with("ipFamilies", json!(["IPv4", "IPv6"]));
+        serve(&world, manifest).await?;
+        let services: Api<Service> = Api::namespaced(world.kube(), "default");
+        let what = "an address of each family is published";
+        let addresses = eventually(&world.clock, what, GONE_WITHIN, async || {
+            let service = services.get("web").await.map_err(|e| e.to_string())?;
+            let ingress = service.status.and_then(|s| s.load_balancer?.ingress);
+            let ips = ingress.into_iter().flatten().filter_map(|i| i.ip);
+            let ips: Vec<std::net::IpAddr> = ips.filter_map(|ip| ip.parse().ok()).collect();
+            match ips.as_slice() {
+                [four, six] if four.is_ipv4() && six.is_ipv6() => Ok(ips),
+                _ => Err(format!("{ips:?}")),
+            }
+        })
+        .await?;
+        for address in addresses {
+            let to = SocketAddr::new(address, 80);
+            first_answer(&world, to).await?;
+            for _ in 0..4 {
+                let seen = asked(&world, to).await?.peer.ip();
+                assert_eq!(seen.is_ipv4(), address.is_ipv4(), "AZ-310: {to}");
+            }
+        }
+        remove(&world).await?;
+    }
+    world.end().await
+}
