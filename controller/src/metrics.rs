@@ -35,6 +35,8 @@ pub struct Measures {
     pub mass_removals: Counter,
     /// Failed writes to the API server.
     pub write_failures: Counter,
+    /// Nodes that could not be told of a target before it was registered (ZD-04, ZD-12).
+    pub untold_nodes: Counter,
     /// 1 on the replica that writes.
     pub leader: Gauge,
 }
@@ -133,6 +135,11 @@ impl Measures {
                 "api_write_failures",
                 "Failed API writes",
                 new.write_failures.clone(),
+            );
+            r.register(
+                "untold_nodes",
+                "Nodes that could not be told of a target before it was registered",
+                new.untold_nodes.clone(),
             );
             r.register(
                 "leader",

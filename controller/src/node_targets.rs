@@ -3,7 +3,7 @@
 //!
 //! A Service that has not been looked at since the start has said nothing: what a node's object says of it stays (I1).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -12,7 +12,9 @@ use onehop_core::crd::{
     TargetHealth, TargetMode, TargetState, Vip, VipPort,
 };
 use onehop_core::endpoint::Endpoint;
-use onehop_core::id::{Cidr, NodeName, PortKey, ServiceKey};
+use onehop_core::id::{
+    Cidr, InstallId, NodeName, PodUid, PortKey, PortName, Protocol, ServiceKey, ServiceUid,
+};
 use onehop_core::service::{ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
 
@@ -55,8 +57,20 @@ pub struct Told {
 pub struct News {
     /// To these nodes.
     pub nodes: BTreeSet<NodeName>,
-    /// A target is held now, which the agent's answers depend on: at once (K-22).
-    pub at_once: bool,
+    /// How soon.
+    pub urgency: Urgency,
+}
+
+/// How soon something is written to a node (K-22).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Urgency {
+    /// With what else changes meanwhile.
+    #[default]
+    Merged,
+    /// A target is new, and its registration waits until its node is told (ZD-12).
+    Awaited,
+    /// A target is held now, which its agent's answers depend on.
+    AtOnce,
 }
 
 /// What agents must know to tell inside from outside.
@@ -98,7 +112,7 @@ impl Register {
         let mut news = News::default();
         if first || new != old {
             news.nodes = old.nodes().chain(new.nodes()).cloned().collect();
-            news.at_once = new.held().any(|entry| !old.held().any(|was| was == entry));
+            news.urgency = new.urgency_after(&old);
         }
         self.services.insert(service.key.clone(), new);
         news
@@ -221,6 +235,33 @@ impl Register {
         services.flat_map(OfService::nodes).cloned().collect()
     }
 
+    /// The nodes that have yet to be told of pods of a Service which are, or are about to be, registered (ZD-12). A node
+    /// that is gone, or that has too much to be told, is not waited for.
+    pub fn untold(
+        &self,
+        service: &ServiceKey,
+        index: &Index,
+        install: &InstallId,
+    ) -> BTreeSet<NodeName> {
+        let mut listed: BTreeMap<&NodeName, Vec<&NodeTarget>> = BTreeMap::new();
+        let of = self.services.get(service);
+        for (node, _, entry) in of.into_iter().flat_map(|of| &of.entries) {
+            if let Entry::Pod(pod) = entry
+                && pod.state == TargetState::Active
+            {
+                listed.entry(node).or_default().push(pod);
+            }
+        }
+        let waited_for = |(node, pods): (&NodeName, Vec<&NodeTarget>)| {
+            let told = index.told_targets(node, install).map(identity);
+            let told: HashSet<_> = told.collect();
+            let all = pods.into_iter().all(|pod| told.contains(&identity(pod)));
+            let can_be = || index.has_node(node) && !self.too_large(node).contains(service);
+            (!all && can_be()).then(|| node.clone())
+        };
+        listed.into_iter().filter_map(waited_for).collect()
+    }
+
     /// The nodes to which load balancers will deliver an address of the Service.
     pub fn vip_nodes(&self, service: &ServiceKey) -> impl Iterator<Item = &NodeName> {
         self.services
@@ -228,6 +269,18 @@ impl Register {
             .into_iter()
             .flat_map(|of| of.vips.keys())
     }
+}
+
+/// What makes a target of a node the same one (K-21).
+fn identity(target: &NodeTarget) -> (&ServiceUid, &PortName, Protocol, IpAddr, u16, &PodUid) {
+    (
+        &target.service.uid,
+        &target.port_name,
+        target.protocol,
+        target.address,
+        target.target_port,
+        &target.pod_uid,
+    )
 }
 
 impl Entry {
@@ -335,11 +388,24 @@ impl OfService {
         self
     }
 
-    fn held(&self) -> impl Iterator<Item = &TargetKey> {
-        let held = |entry: &Entry| entry.state().0 == TargetState::Held;
+    fn urgency_after(&self, old: &Self) -> Urgency {
+        let since = |state| {
+            let mut now = self.in_state(state);
+            now.any(|key| !old.in_state(state).any(|was| was == key))
+        };
+        if since(TargetState::Held) {
+            Urgency::AtOnce
+        } else if since(TargetState::Active) {
+            Urgency::Awaited
+        } else {
+            Urgency::Merged
+        }
+    }
+
+    fn in_state(&self, state: TargetState) -> impl Iterator<Item = &TargetKey> {
         let entries = self.entries.iter();
         entries
-            .filter(move |(.., entry)| held(entry))
+            .filter(move |(.., entry)| entry.state().0 == state)
             .map(|(_, key, _)| key)
     }
 
@@ -470,199 +536,4 @@ impl Maker<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use k8s_openapi::api::core::v1::Node;
-    use onehop_core::crd::LoadBalancerSpec;
-    use onehop_core::id::{PortKey, PortName, Protocol};
-    use onehop_runtime::watch::Seen;
-
-    use super::*;
-    use crate::plan::membership::View;
-
-    const NOW: Time = Time::from_millis(1_800_000_000_000);
-
-    fn local(service: &str, state: TargetState) -> LocalPort {
-        LocalPort {
-            service: ServiceRef {
-                namespace: "default".to_owned(),
-                name: service.to_owned(),
-                uid: "u".into(),
-            },
-            port_name: PortName::from("http"),
-            protocol: Protocol::Tcp,
-            node_port: None,
-            health_check_node_port: Some(31000),
-            state,
-            since: NOW,
-            late_flows: LateFlows::Forward,
-        }
-    }
-
-    fn of_service(service: &str) -> OfService {
-        let key = TargetKey {
-            address: [10, 0, 1, 1].into(),
-            port: 80,
-        };
-        let entry = Entry::Local(local(service, TargetState::Active));
-        OfService {
-            entries: vec![("a".into(), key, entry)],
-            vips: BTreeMap::new(),
-        }
-    }
-
-    #[test]
-    fn i1_what_was_said_of_a_service_that_was_not_looked_at_yet_stays() {
-        let there = NodeInstall {
-            local: vec![local("web", TargetState::Active)],
-            ..NodeInstall::default()
-        };
-        let mut register = Register::default();
-        let node = NodeName::from("a");
-        assert_eq!(
-            register.entry(&node, &Ranges::default(), Some(&there)),
-            there,
-            "I1"
-        );
-        register.remove(&ServiceKey::new("default", "web"), NOW);
-        assert_eq!(
-            register.entry(&node, &Ranges::default(), Some(&there)),
-            NodeInstall::default()
-        );
-    }
-
-    #[test]
-    fn k21_a_target_that_is_gone_is_released_for_a_minute() {
-        let mut register = Register::default();
-        let (node, key) = (NodeName::from("a"), ServiceKey::new("default", "web"));
-        register.services.insert(key.clone(), of_service("web"));
-        let touched = register.remove(&key, NOW);
-        assert_eq!(touched, BTreeSet::from([node.clone()]));
-        let released = register.entry(&node, &Ranges::default(), None).local;
-        assert_eq!(released[0].state, TargetState::Released, "K-21");
-        let end = NOW + RELEASED_FOR;
-        assert_eq!(register.next_change(), Some(end), "K-21: at least 60 s");
-        assert!(register.purge(NOW + Duration::from_secs(59)).is_empty());
-        assert_eq!(register.purge(end).len(), 1);
-        assert_eq!(
-            register.entry(&node, &Ranges::default(), None),
-            NodeInstall::default()
-        );
-    }
-
-    #[test]
-    fn i8_a_service_with_too_many_targets_leaves_the_others_their_place_in_the_object() {
-        let mut register = Register::default();
-        let node = NodeName::from("a");
-        let mut huge = of_service("huge");
-        huge.entries = huge
-            .entries
-            .iter()
-            .cycle()
-            .take(ENTRIES_MAX)
-            .cloned()
-            .collect();
-        for (name, of) in [("huge", huge), ("web", of_service("web"))] {
-            register
-                .services
-                .insert(ServiceKey::new("default", name), of);
-        }
-        let entry = register.entry(&node, &Ranges::default(), None);
-        let told: Vec<_> = entry
-            .local
-            .iter()
-            .map(|l| l.service.name.as_str())
-            .collect();
-        assert_eq!(told, ["web"], "I8");
-        assert_eq!(
-            register.too_large(&node),
-            [ServiceKey::new("default", "huge")].into()
-        );
-        register.services.remove(&ServiceKey::new("default", "web"));
-        assert_eq!(
-            register.entry(&node, &Ranges::default(), None).local.len(),
-            ENTRIES_MAX
-        );
-    }
-
-    /// The node, a Service with policy Local, and its target in a state.
-    fn set(register: &mut Register, state: TargetState) -> News {
-        let address = IpAddr::from([10, 0, 1, 1]);
-        let node = serde_json::json!({
-            "metadata": { "name": "a" },
-            "status": { "addresses": [{ "type": "InternalIP", "address": address }] },
-        });
-        let mut index = Index::default();
-        let node = serde_json::from_value::<Node>(node).unwrap();
-        index.on_node(Seen::Applied(node));
-        let service = ServiceSpec {
-            key: ServiceKey::new("default", "web"),
-            uid: "u".into(),
-            external_policy: TrafficPolicy::Local,
-            ..ServiceSpec::default()
-        };
-        let intent = Intent {
-            service: service.key.clone(),
-            uid: service.uid.clone(),
-            spec: LoadBalancerSpec::default(),
-            addresses: Vec::new(),
-            members: BTreeMap::new(),
-            departed: BTreeMap::new(),
-            machines: Arc::default(),
-            view: View::Watched,
-        };
-        let listed = Listed {
-            port: PortKey::new("http", Protocol::Tcp),
-            mode: TargetMode::Node,
-            key: TargetKey {
-                address,
-                port: 30080,
-            },
-            state,
-        };
-        let told = Told {
-            targets: vec![listed],
-            sources: BTreeMap::new(),
-        };
-        register.set(&index, &service, &intent, &told, NOW)
-    }
-
-    #[test]
-    fn k22_only_a_target_that_is_held_now_is_written_at_once() {
-        let mut register = Register::default();
-        let concerned = BTreeSet::from([NodeName::from("a")]);
-        for (state, at_once) in [
-            (TargetState::Active, false),
-            (TargetState::Held, true),
-            (TargetState::Draining, false),
-        ] {
-            let news = set(&mut register, state);
-            assert_eq!(
-                (&news.nodes, news.at_once),
-                (&concerned, at_once),
-                "K-22: {state:?}"
-            );
-            assert_eq!(
-                set(&mut register, state),
-                News::default(),
-                "K-22: {state:?} again"
-            );
-        }
-    }
-
-    #[test]
-    fn k20_since_is_when_the_state_began() {
-        let old = of_service("web");
-        let mut new = of_service("web");
-        new.entries[0]
-            .2
-            .set_state(TargetState::Active, NOW + RELEASED_FOR);
-        let kept = new.after(&old, NOW);
-        assert_eq!(
-            kept.entries[0].2.state(),
-            (TargetState::Active, NOW),
-            "K-20"
-        );
-    }
-}
+mod tests;

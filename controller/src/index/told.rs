@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use onehop_core::crd::{Feature, NodeTarget, NodeTargets};
+use onehop_core::crd::{Feature, NodeTarget, NodeTargets, TargetState};
 use onehop_core::id::{Cidr, InstallId, NodeName, ServiceKey, ServiceUid};
 use onehop_runtime::watch::{Change, ObjectKey, Seen};
 
@@ -99,6 +99,18 @@ impl Index {
             let target = targets.find(|t| t.service.uid == *service && t.address == address)?;
             Some((&known.node, target))
         })
+    }
+
+    /// The targets that a node was told of and that are not released.
+    pub fn told_targets(
+        &self,
+        node: &NodeName,
+        install: &InstallId,
+    ) -> impl Iterator<Item = &NodeTarget> {
+        let object = self.node_targets(node);
+        let entry = object.and_then(|object| object.spec.installs.get(install));
+        let targets = entry.into_iter().flat_map(|entry| &entry.targets);
+        targets.filter(|target| target.state != TargetState::Released)
     }
 
     /// Ranges of pod addresses, and of node addresses, as the Nodes tell them.

@@ -127,6 +127,10 @@ pub struct Facts {
 pub trait Step: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// What the order rules need to know.
     fn facts(&self) -> Facts;
+    /// Whether it gives a load balancer targets, which their nodes are told of before (ZD-12).
+    fn registers(&self) -> bool {
+        self.facts().act == Act::Fill
+    }
     /// A static word, for metric labels.
     fn verb(&self) -> &'static str;
     /// The event that a success is worth: reason and message. The message holds no names of single

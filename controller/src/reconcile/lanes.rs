@@ -10,10 +10,11 @@ use futures::stream::FuturesUnordered;
 use onehop_core::time::Time;
 use onehop_runtime::backoff::{Backoff, Policy};
 use rand::rngs::SmallRng;
+use tokio::sync::OnceCell;
 
+use super::Reconciler;
 use crate::cloud::{Class, CloudError};
-use crate::lease::Fence;
-use crate::metrics::{Call, Measures};
+use crate::metrics::Call;
 use crate::plan::{Effect, Group, Lane, Provider, Step};
 
 /// Groups of one lane that run side by side: a Service may have hundreds of ports, and clouds count
@@ -160,84 +161,85 @@ impl Lanes {
     }
 }
 
-/// Runs the groups of one lane: those of one subject one after the other, others side by side. A
-/// failure stops the rest of its group and the groups after it; the first one is the answer.
-/// `done_with` hears of each group that succeeded.
-pub(super) async fn run<P: Provider>(
-    provider: &P,
-    groups: Vec<Group<P::Step>>,
-    fence: &Fence,
-    measures: &Measures,
-    done_with: &(impl Fn(&Group<P::Step>) + Sync),
-) -> Result<(), CloudError> {
-    let mut waiting = groups;
-    let mut done = BTreeSet::new();
-    let mut busy = BTreeSet::new();
-    let mut first_error = None;
-    let mut tasks = FuturesUnordered::new();
-    loop {
-        let mut held = Vec::new();
-        for group in waiting {
-            let ready = group.after.iter().all(|id| done.contains(id));
-            if ready && !busy.contains(&group.subject) && tasks.len() < AT_ONCE {
-                busy.insert(group.subject.clone());
-                tasks.push(async move {
-                    let result = run_group(provider, &group, fence, measures).await;
-                    if result.is_ok() {
-                        done_with(&group);
-                    }
-                    (group.id, group.subject, result)
-                });
-            } else {
-                held.push(group);
-            }
-        }
-        waiting = held;
-        let Some((id, subject, result)) = tasks.next().await else {
-            break;
-        };
-        busy.remove(&subject);
-        match result {
-            Ok(()) => {
-                done.insert(id);
-            }
-            Err(error) => {
-                first_error.get_or_insert(error);
-            }
-        }
-    }
-    first_error.map_or(Ok(()), Err)
-}
-
-async fn run_group<P: Provider>(
-    provider: &P,
-    group: &Group<P::Step>,
-    fence: &Fence,
-    measures: &Measures,
-) -> Result<(), CloudError> {
-    for step in &group.steps {
-        let result = provider.execute(step, fence).await;
-        let word = match &result {
-            Ok(Effect::Changed) => "ok",
-            Ok(Effect::AlreadySo) => "already-so",
-            Err(error) => error.class.as_str(),
-        };
-        measures
-            .calls
-            .get_or_create(&Call {
-                operation: step.verb(),
-                result: word,
-            })
-            .inc();
-        match result {
-            Ok(_) => tracing::info!(lane = group.lane.as_str(), %step, result = word, "cloud call"),
-            Err(error) => {
-                if error.class != Class::Fenced {
-                    tracing::warn!(lane = group.lane.as_str(), %step, %error, "cloud call failed");
+impl<P: Provider> Reconciler<P> {
+    /// Runs the groups of one lane: those of one subject one after the other, others side by side. A
+    /// failure stops the rest of its group and the groups after it; the first one is the answer.
+    pub(super) async fn run_lane(&self, groups: Vec<Group<P::Step>>) -> Result<(), CloudError> {
+        // One for all groups: a Service may have hundreds of ports.
+        let told = &OnceCell::new();
+        let mut waiting = groups;
+        let mut done = BTreeSet::new();
+        let mut busy = BTreeSet::new();
+        let mut first_error = None;
+        let mut tasks = FuturesUnordered::new();
+        loop {
+            let mut held = Vec::new();
+            for group in waiting {
+                let ready = group.after.iter().all(|id| done.contains(id));
+                if ready && !busy.contains(&group.subject) && tasks.len() < AT_ONCE {
+                    busy.insert(group.subject.clone());
+                    tasks.push(async move {
+                        let result = self.run_group(&group, told).await;
+                        if result.is_ok() {
+                            self.tell_of(&group);
+                        }
+                        (group.id, group.subject, result)
+                    });
+                } else {
+                    held.push(group);
                 }
-                return Err(error);
+            }
+            waiting = held;
+            let Some((id, subject, result)) = tasks.next().await else {
+                break;
+            };
+            busy.remove(&subject);
+            match result {
+                Ok(()) => {
+                    done.insert(id);
+                }
+                Err(error) => {
+                    first_error.get_or_insert(error);
+                }
             }
         }
+        first_error.map_or(Ok(()), Err)
     }
-    Ok(())
+
+    async fn run_group(
+        &self,
+        group: &Group<P::Step>,
+        told: &OnceCell<()>,
+    ) -> Result<(), CloudError> {
+        if group.steps.iter().any(Step::registers) {
+            told.get_or_init(|| self.nodes_told(&group.services)).await;
+        }
+        for step in &group.steps {
+            let result = self.provider.execute(step, &self.fence).await;
+            let word = match &result {
+                Ok(Effect::Changed) => "ok",
+                Ok(Effect::AlreadySo) => "already-so",
+                Err(error) => error.class.as_str(),
+            };
+            self.measures
+                .calls
+                .get_or_create(&Call {
+                    operation: step.verb(),
+                    result: word,
+                })
+                .inc();
+            match result {
+                Ok(_) => {
+                    tracing::info!(lane = group.lane.as_str(), %step, result = word, "cloud call");
+                }
+                Err(error) => {
+                    if error.class != Class::Fenced {
+                        tracing::warn!(lane = group.lane.as_str(), %step, %error, "cloud call failed");
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
 }

@@ -34,7 +34,7 @@ use onehop_runtime::clock::Clock;
 use onehop_runtime::events::{Publisher, Severity};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -144,6 +144,8 @@ pub struct Reconciler<P: Provider> {
     ranges_said: Mutex<Ranges>,
     due_nodes: Mutex<Due>,
     nodes_wake: Notify,
+    /// Hears whenever a node has been told something.
+    told: watch::Sender<()>,
     pools_changed: Notify,
     presence: Mutex<Presence>,
     /// Services that wait for agents which answer for their pods, since when (K-24).
@@ -201,6 +203,7 @@ impl<P: Provider> Reconciler<P> {
             ranges_said: Mutex::default(),
             due_nodes: Mutex::default(),
             nodes_wake: Notify::new(),
+            told: watch::Sender::default(),
             pools_changed: Notify::new(),
             presence: Mutex::default(),
             silent: Mutex::default(),

@@ -1,11 +1,14 @@
 //! Telling nodes what concerns them: writes `NodeTargets` objects from the register, merged per node (K-22), deletes
 //! those of nodes that are gone, and says when an address may be published (K-27).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{StreamExt, stream};
 use onehop_core::crd::{Feature, TargetMode};
 use onehop_core::id::{Cidr, NodeName, ServiceKey};
 use onehop_core::service::ServiceSpec;
@@ -13,24 +16,40 @@ use onehop_core::time::Time;
 use onehop_runtime::backoff::Policy;
 use tokio_util::sync::CancellationToken;
 
+use super::cases::Case;
 use super::memory::OfService;
-use super::pace::Urgency;
 use super::{Reconciler, lock};
 use crate::index::Index;
-use crate::node_targets::{Ranges, Told};
+use crate::node_targets::{Ranges, Told, Urgency};
 use crate::plan::{Intent, Provider};
 use crate::writes::WriteError;
 
 /// How long a published address waits at most for agents that do not say that they have it: an agent that is away
 /// must not keep a Service from its address, and its node fails the health check anyway.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
+/// How long the registration of a target waits at most for its node to be told of it: a node that cannot be told must not
+/// keep a Service from its targets (K-20).
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
+/// Nodes that are written to side by side.
+const AT_ONCE: usize = 8;
 /// Between two looks at whether it is acknowledged; news of the objects come by their watch.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl<P: Provider> Reconciler<P> {
-    /// Notes what a pass found of a Service's targets.
-    pub(super) fn list_targets(&self, service: &ServiceSpec, intent: &Intent, seen: &P::Observed) {
+    /// Notes what a pass found of its Services' targets, with those that are about to be registered.
+    pub(super) fn list_targets(&self, cases: &[Case], intents: &[Intent], seen: &P::Observed) {
+        for case in cases {
+            let Case::Ours(wanted) = case else { continue };
+            let service = &wanted.service.spec;
+            if let Some(intent) = intents.iter().find(|i| i.service == service.key) {
+                self.list_targets_of(service, intent, seen);
+            }
+        }
+    }
+
+    fn list_targets_of(&self, service: &ServiceSpec, intent: &Intent, seen: &P::Observed) {
         let now = self.clock.now();
+        let intent = &self.given(intent, seen, now);
         let told = Told {
             targets: self.provider.listed(intent, seen, now),
             sources: self.provider.sources(intent, seen),
@@ -39,12 +58,22 @@ impl<P: Provider> Reconciler<P> {
             let index = lock(&self.index);
             lock(&self.register).set(&index, service, intent, &told, now)
         };
-        let urgency = if news.at_once {
-            Urgency::AtOnce
-        } else {
-            Urgency::Merged
-        };
-        self.nodes_due(news.nodes, urgency);
+        self.nodes_due(news.nodes, news.urgency);
+    }
+
+    /// The intent with its addresses, where the cloud has given them: agents are told of them before anybody else (K-27).
+    fn given<'a>(&self, intent: &'a Intent, seen: &P::Observed, now: Time) -> Cow<'a, Intent> {
+        if !intent.addresses.is_empty() {
+            return Cow::Borrowed(intent);
+        }
+        let addresses = self.provider.outcome(intent, seen, now).addresses;
+        if addresses.is_empty() {
+            return Cow::Borrowed(intent);
+        }
+        Cow::Owned(Intent {
+            addresses,
+            ..intent.clone()
+        })
     }
 
     /// Nothing of a Service is left in the cloud.
@@ -101,6 +130,41 @@ impl<P: Provider> Reconciler<P> {
         }
         let open = ingress.into_iter().filter(|a| !waits.contains(a)).collect();
         (open, Some(now + LOOK))
+    }
+
+    /// Waits until the nodes of these Services' pods were told of them. A controller that died between the registration
+    /// of a target and the word to its node would leave one that no agent answers for or guards (ZD-12); as the word
+    /// takes milliseconds, and a load balancer seconds, the registration can wait for it.
+    pub(super) async fn nodes_told(&self, services: &[ServiceKey]) {
+        let until = self.clock.now() + TOLD_WITHIN;
+        let mut told = self.told.subscribe();
+        loop {
+            let untold = self.untold(services);
+            if untold.is_empty() {
+                return;
+            }
+            tokio::select! {
+                _ = told.changed() => {}
+                () = self.clock.sleep_until(until) => {
+                    self.measures.untold_nodes.inc_by(untold.len() as u64);
+                    let nodes = untold.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ");
+                    tracing::warn!(%nodes, "targets are registered of which their nodes could not be told");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn untold(&self, services: &[ServiceKey]) -> BTreeSet<NodeName> {
+        let index = lock(&self.index);
+        if !index.node_targets_synced() {
+            // Nothing is written to nodes, perhaps since there is no such kind (I1, K-26).
+            return BTreeSet::new();
+        }
+        let register = lock(&self.register);
+        let install = &self.settings.claim.install;
+        let of = |service| register.untold(service, &index, install);
+        services.iter().flat_map(of).collect()
     }
 
     fn nodes_due(&self, nodes: BTreeSet<NodeName>, urgency: Urgency) {
@@ -215,12 +279,19 @@ impl<P: Provider> Reconciler<P> {
             }
             let due = lock(&self.due_nodes).take(now);
             let mut failed = BTreeSet::new();
-            for node in due {
-                if let Err(error) = self.tell_node(&node).await {
+            let this = &self;
+            let told = stream::iter(due).map(|node| async move {
+                let result = this.tell_node(&node).await;
+                (node, result)
+            });
+            let mut told = pin!(told.buffer_unordered(AT_ONCE));
+            while let Some((node, result)) = told.next().await {
+                if let Err(error) = result {
                     self.measures.write_failures.inc();
                     tracing::warn!(%node, %error, "cannot tell a node of its targets, trying again");
                     failed.insert(node);
                 }
+                self.told.send_replace(());
             }
             if failed.is_empty() {
                 backoff.reset();

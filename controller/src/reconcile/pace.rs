@@ -7,21 +7,14 @@ use std::time::Duration;
 use onehop_core::id::NodeName;
 use onehop_core::time::Time;
 
+use crate::node_targets::Urgency;
+
 /// Changes of one node within this time are one write.
 const SHORT: Duration = Duration::from_millis(100);
 /// The same under load.
 const LONG: Duration = Duration::from_secs(1);
 /// A node that has not been written to for so long is not under load.
 const CALM: Duration = Duration::from_secs(2);
-
-/// How soon a change is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Urgency {
-    /// With what else changes meanwhile.
-    Merged,
-    /// An agent's answers depend on it.
-    AtOnce,
-}
 
 /// Nodes to be written to, each with its time.
 #[derive(Debug, Default)]
@@ -48,11 +41,14 @@ impl Due {
     pub(super) fn enter(&mut self, nodes: BTreeSet<NodeName>, urgency: Urgency, now: Time) {
         for node in nodes {
             let at = match (urgency, self.written.get(&node)) {
-                (Urgency::AtOnce, _) => now,
                 (Urgency::Merged, Some(last)) if last.is_recent(now) => {
                     (now + SHORT).max(last.at + last.wait)
                 }
                 (Urgency::Merged, _) => now + SHORT,
+                (Urgency::Awaited, Some(last)) if last.is_recent(now) => {
+                    now.max(last.at + last.wait)
+                }
+                (Urgency::AtOnce | Urgency::Awaited, _) => now,
             };
             self.enter_at(node, at);
         }
@@ -127,7 +123,13 @@ mod tests {
         // A change every 50 ms for 40 s: more than a hundred pods with their four states each.
         for ms in (0..40_000).step_by(10) {
             if ms % 50 == 0 {
-                due.enter(a(), Urgency::Merged, after(ms));
+                let comes = ms % 200 == 0;
+                let urgency = if comes {
+                    Urgency::Awaited
+                } else {
+                    Urgency::Merged
+                };
+                due.enter(a(), urgency, after(ms));
             }
             for node in due.take(after(ms)) {
                 due.written(node, after(ms));
@@ -139,6 +141,24 @@ mod tests {
         due.take(after(60_000));
         due.enter(a(), Urgency::Merged, after(60_000));
         assert_eq!(due.next(), Some(after(60_100)), "K-22");
+    }
+
+    #[test]
+    fn k22_what_a_registration_waits_for_goes_at_once_unless_the_node_was_just_written_to() {
+        let mut due = Due::default();
+        due.enter(a(), Urgency::Awaited, NOW);
+        assert_eq!(due.take(NOW), a(), "ZD-12");
+        due.written("a".into(), NOW);
+        due.enter(a(), Urgency::Awaited, after(10));
+        assert_eq!(due.next(), Some(after(100)), "K-22: merged");
+        assert_eq!(due.take(after(100)), a());
+        due.written("a".into(), after(100));
+        due.enter(a(), Urgency::Awaited, after(400));
+        assert_eq!(
+            due.next(),
+            Some(after(400)),
+            "ZD-12: it is not put off again"
+        );
     }
 
     #[test]

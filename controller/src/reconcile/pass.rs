@@ -7,11 +7,11 @@ use onehop_core::time::Time;
 use onehop_runtime::backoff::Policy;
 
 use super::cases::{Case, wanted};
-use super::lanes::{self, Mark};
+use super::lanes::Mark;
 use super::memory::{Memory, WriteTrouble};
 use super::{Orphans, Reconciler, Suspicion, lock};
 use crate::cloud::CloudError;
-use crate::plan::{Depth, Group, Intent, Lane, Look, Plan, Programmed, Provider};
+use crate::plan::{Depth, Intent, Lane, Look, Plan, Programmed, Provider};
 use crate::writes::WriteError;
 
 /// How old a full look may be for a members-only one to be enough.
@@ -94,6 +94,8 @@ impl<P: Provider> Reconciler<P> {
             self.confirm_addresses(&intents);
         }
         memory.wanted = wanted(&cases).unwrap_or_default();
+        // Nodes hear of targets first: this process may end at any time (ZD-12).
+        self.list_targets(&cases, &intents, &seen);
         self.start_lanes(shard, &plan, &mark, now);
         let next_try = lock(&lanes).next_try();
         let looks = [
@@ -124,7 +126,11 @@ impl<P: Provider> Reconciler<P> {
             lock(&lanes).look_failed(error, now, &mut rng)
         };
         let intents = match memory.seen.clone() {
-            Some(seen) => self.intents(cases, &seen, memory),
+            Some(seen) => {
+                let intents = self.intents(cases, &seen, memory);
+                self.list_targets(cases, &intents, &seen);
+                intents
+            }
             None => Vec::new(),
         };
         let said = self.say(shard, cases, &intents, memory).await;
@@ -228,15 +234,7 @@ impl<P: Provider> Reconciler<P> {
             let this = Arc::clone(self);
             let shard = shard.clone();
             tokio::spawn(async move {
-                let done_with = |group: &Group<P::Step>| this.tell_of(group);
-                let result = lanes::run(
-                    &this.provider,
-                    groups,
-                    &this.fence,
-                    &this.measures,
-                    &done_with,
-                )
-                .await;
+                let result = this.run_lane(groups).await;
                 if let Err(error) = &result {
                     if let Some(taken) = &error.taken {
                         this.address_taken(&shard, taken);

@@ -1,6 +1,5 @@
 //! Saying how things stand: `LoadBalancer` object, Service status, events. Written only on difference.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -37,10 +36,6 @@ impl<P: Provider> Reconciler<P> {
                 .map(|(intent, seen)| self.provider.outcome(intent, seen, now));
             let of = memory.services.entry(key.clone()).or_default();
             self.events_of(wanted, outcome.as_ref(), error.as_ref(), of);
-            if let (Some(intent), Some(seen)) = (intent, memory.seen.as_ref()) {
-                let given = given(intent, outcome.as_ref());
-                self.list_targets(&wanted.service.spec, &given, seen);
-            }
             let outcome = intent.zip(outcome.as_ref());
             let result = self.write_one(wanted, outcome, error.clone(), of).await;
             let next =
@@ -265,17 +260,4 @@ fn by_reason(
         text.push_str(message);
     }
     all
-}
-
-/// The intent with its addresses, where the cloud has given them: agents are told of them before anybody else (K-27).
-fn given<'a>(intent: &'a Intent, outcome: Option<&Outcome>) -> Cow<'a, Intent> {
-    match outcome {
-        Some(outcome) if intent.addresses.is_empty() && !outcome.addresses.is_empty() => {
-            Cow::Owned(Intent {
-                addresses: outcome.addresses.clone(),
-                ..intent.clone()
-            })
-        }
-        _ => Cow::Borrowed(intent),
-    }
 }

@@ -18,6 +18,8 @@ mod pod_health;
 mod pools;
 mod repairs;
 mod support;
+mod telling;
+mod witness;
 mod world;
 
 use std::collections::BTreeMap;

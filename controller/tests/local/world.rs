@@ -1,6 +1,6 @@
 //! API server, fake cloud with its REST API over HTTP, and the controller, in one process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +39,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::witness::{ToNodes, Witness};
+
 const START: Time = Time::from_millis(1_800_000_000_000);
 const CLASS: &str = "onehop.dev/local";
 
@@ -51,6 +53,7 @@ pub(crate) struct World {
     url: String,
     /// How the controllers behave that are started from now on.
     pub(crate) tune: Tune,
+    witness: Witness,
     _driver: Driver,
     rest: JoinHandle<std::io::Result<()>>,
 }
@@ -69,6 +72,8 @@ pub(crate) struct Tune {
     pub(crate) orphans: Orphans,
     pub(crate) orphan_grace: Duration,
     pub(crate) pod_health: Option<PodHealth>,
+    /// How long what it writes to nodes is on its way.
+    pub(crate) to_nodes: ToNodes,
     /// Its clock.
     pub(crate) clock: Clock,
 }
@@ -200,8 +205,10 @@ impl World {
         driver.attach("a", [10, 0, 9, 1].into(), Arc::new(up));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
-        let rest = tokio::spawn(rest::serve(cloud.clone(), listener));
         let client = server.client(&Identity::admin());
+        let witness = Witness::new(client.clone());
+        let rest = witness.over(rest::router(cloud.clone()));
+        let rest = tokio::spawn(axum::serve(listener, rest).into_future());
         let world = Self {
             server,
             cloud,
@@ -214,8 +221,10 @@ impl World {
                 orphans: Orphans::Report,
                 orphan_grace: Duration::ZERO,
                 pod_health: None,
+                to_nodes: ToNodes::AtOnce,
                 clock,
             },
+            witness,
             _driver: driver,
             rest,
         };
@@ -321,7 +330,10 @@ impl World {
         let metrics = Metrics::default();
         let app = App {
             provider: Local::new(client, local, NodeProxy::Beside),
-            client: self.server.client(&identity),
+            client: self
+                .tune
+                .to_nodes
+                .client(&self.server, &identity, self.clock),
             clock: self.tune.clock,
             seed: 7,
             settings: Settings {
@@ -609,6 +621,22 @@ impl World {
             }
         }
         times
+    }
+
+    /// The targets of all groups.
+    pub(crate) fn registered(&self) -> BTreeSet<IpAddr> {
+        let inventory = self.cloud.look(e2e_cloud::engine::Engine::inventory);
+        let targets = inventory
+            .groups
+            .into_iter()
+            .flat_map(|(_, targets)| targets);
+        let registered = targets.filter(|t| t.state != TargetState::Draining);
+        registered.map(|t| t.target.ip()).collect()
+    }
+
+    /// Pods that were registered before their nodes were told of them.
+    pub(crate) fn untold(&self) -> Vec<IpAddr> {
+        self.witness.untold()
     }
 
     /// How often the cloud was asked to change something, by operation.

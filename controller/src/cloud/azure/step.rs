@@ -140,6 +140,15 @@ impl Step for AzureStep {
         }
     }
 
+    /// A part brings its first members with it.
+    fn registers(&self) -> bool {
+        match self {
+            Self::PutPart { members, .. } => members.iter().any(|change| !change.up.is_empty()),
+            Self::ChangeMembers { change, .. } => !change.up.is_empty(),
+            _ => false,
+        }
+    }
+
     fn verb(&self) -> &'static str {
         match self {
             Self::PutPublicIp { .. } => "put-public-ip",

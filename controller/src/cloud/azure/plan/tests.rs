@@ -1,6 +1,6 @@
 mod problems;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::super::public_ip::address_of;
 use super::super::testkit::{annotated, key, own, resolved, settings};
 use super::*;
 use crate::plan::membership::{Guard, Member, Owner, State, TargetKey, View};
-use crate::plan::{Members, PortMembers, Programmed};
+use crate::plan::{Members, PortMembers, Programmed, Step};
 use onehop_core::crd::TargetMode;
 
 const NOW: Time = Time::from_millis(1_800_000_000_000);
@@ -63,6 +63,22 @@ fn intent(service: &ServiceSpec, pods: &[(u8, State)], nodes: &[(u8, State)]) ->
         view: View::Watched,
         spec,
     }
+}
+
+/// Addresses in the pools of a load balancer, each with its pool.
+fn addresses(balancer: &Value) -> BTreeSet<(String, String)> {
+    let pools = balancer["properties"]["backendAddressPools"].as_array();
+    let of = |pool: &Value| {
+        let name = pool["name"].to_string();
+        let members = &pool["properties"]["loadBalancerBackendAddresses"];
+        let members = members.as_array().cloned().unwrap_or_default();
+        let address = move |member: Value| {
+            let address = member["properties"]["ipAddress"].to_string();
+            (name.clone(), address)
+        };
+        members.into_iter().map(address)
+    };
+    pools.into_iter().flatten().flat_map(of).collect()
 }
 
 /// The cloud, as far as plans are carried out on it at once.
@@ -168,7 +184,10 @@ impl Cloud {
             .balancers
             .entry(kind)
             .or_insert_with(|| new(&settings()));
+        let before = addresses(balancer);
         apply(balancer, &settings(), &changes);
+        let brings = !addresses(balancer).is_subset(&before);
+        assert!(step.registers() || !brings, "ZD-12: {step} brings members");
         if super::super::balancer::is_empty(balancer) {
             self.documents.balancers.remove(&kind);
         }
