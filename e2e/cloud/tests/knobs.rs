@@ -47,6 +47,46 @@ fn stops_after(sim: &mut Sim, wanted: std::net::SocketAddr, limit: u64) -> u64 {
     panic!("{wanted} still gets new flows after {limit} s");
 }
 
+/// The log says of every tail that it is over, also when a verdict ends it early: who waits for the cloud waits for that.
+#[test]
+fn fc44_a_tail_that_a_verdict_ends_is_logged_as_ended() {
+    let tails = |sim: &Sim| {
+        let events = sim.engine.log().after(0);
+        let of = |what: &What| match what {
+            What::TailStarted { .. } => Some("started"),
+            What::TailEnded { .. } => Some("ended"),
+            _ => None,
+        };
+        events.filter_map(|e| of(&e.what)).collect::<Vec<_>>()
+    };
+    // A draining target fails its probes.
+    let slow = lagging(|lags| lags.deregistration_tail = Lag::secs(120));
+    let mut sim = Sim::new(slow, 1, &["a"]);
+    let (_, id) = sim.balanced_group(group(5, 1, 2));
+    sim.up.extend([target(1), target(2)]);
+    sim.register(&id, &[target(1), target(2)]);
+    sim.run_secs(10);
+    sim.deregister(&id, target(1));
+    assert_eq!(tails(&sim), ["started"]);
+    sim.up.remove(&target(1));
+    sim.run_secs(10);
+    assert!(!sim.front().targets.contains(&target(1)), "FC-44");
+    assert_eq!(tails(&sim), ["started", "ended"], "FC-44");
+    // A target comes back before its tail is over.
+    let slow = lagging(|lags| lags.unhealthy_tail = Lag::secs(60));
+    let mut sim = Sim::new(slow, 1, &["a"]);
+    let (_, id) = sim.balanced_group(group(5, 1, 2));
+    sim.up.insert(target(1));
+    sim.register(&id, &[target(1)]);
+    sim.run_secs(10);
+    sim.up.clear();
+    sim.run_secs(15);
+    assert_eq!(tails(&sim), ["started"]);
+    sim.up.insert(target(1));
+    sim.run_secs(10);
+    assert_eq!(tails(&sim), ["started", "ended"], "FC-44");
+}
+
 #[test]
 fn fct01_a_registration_lag_of_100_s_with_3_good_probes() {
     let mut sim = Sim::new(

@@ -131,7 +131,7 @@ proptest! {
         for event in &events {
             prop_assert!(event.cause.is_none_or(|cause| cause < event.seq));
         }
-        // Each tail that started ends, is outlived by its target's return, or still runs.
+        // Each tail that started ends, was made shorter, or still runs.
         let started = events.iter().filter(|e| matches!(e.what, What::TailStarted { .. })).count();
         let ended = events.iter().filter(|e| matches!(e.what, What::TailEnded { .. })).count();
         prop_assert!(ended <= started);

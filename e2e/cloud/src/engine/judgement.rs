@@ -87,8 +87,7 @@ impl Engine {
         };
         let end = view.tail.map_or(end, |running| running.min(end));
         if end <= now {
-            view.tail = None;
-            return;
+            return self.stop_tail(group, target, node, cause);
         }
         view.tail = Some(end);
         let what = What::TailStarted {
@@ -103,6 +102,23 @@ impl Engine {
             Timer::TailEnd(group.clone(), target, node),
             Some(cause),
         );
+    }
+
+    /// Ends a tail before its time, if one runs.
+    pub(super) fn stop_tail(
+        &mut self,
+        group: &GroupId,
+        target: SocketAddr,
+        node: NodeId,
+        cause: Option<Seq>,
+    ) {
+        let now = self.now;
+        if let Some(view) = self.view_mut(group, target, node)
+            && view.tail.is_some()
+        {
+            view.tail = Some(now);
+            self.end_tail(group, target, node, now, cause);
+        }
     }
 
     fn end_tail(

@@ -84,11 +84,7 @@ impl Engine {
         let registered = found.life == Life::Registered;
         let effective = found.registration == Registration::Effective;
         match verdict {
-            Verdict::Healthy if registered => {
-                if let Some(view) = self.view_mut(group, target, node) {
-                    view.tail = None;
-                }
-            }
+            Verdict::Healthy if registered => self.stop_tail(group, target, node, Some(cause)),
             // Only a target that was being chosen goes on being chosen for a while (FC-44).
             Verdict::Unhealthy if before == Verdict::Healthy && effective => {
                 let tail = self.profile_of(group).lags.unhealthy_tail.clone();
