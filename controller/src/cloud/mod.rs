@@ -3,6 +3,7 @@
 pub mod aws;
 pub mod azure;
 mod error;
+mod https;
 pub mod local;
 
 pub use error::{Class, CloudError, Taken};

@@ -19,7 +19,7 @@ use super::xml::{self, Element};
 use crate::cloud::aws::model::{Rule, RuleSource, SecurityGroup, Subnet};
 use crate::cloud::aws::names::Tags;
 use crate::cloud::aws::stack::SecuritySpec;
-use crate::cloud::{Class, CloudError};
+use crate::cloud::{Class, CloudError, https};
 
 /// The API's version, part of every call.
 const VERSION: &str = "2016-11-15";
@@ -51,12 +51,7 @@ impl Ec2 {
         credentials: SharedCredentialsProvider,
         clock: Clock,
     ) -> Result<Self, CloudError> {
-        let http = reqwest::Client::builder()
-            .timeout(TIMEOUT)
-            .build()
-            .map_err(|error| {
-                CloudError::new(Class::WrongInput, "make an HTTP client", chain(&error))
-            })?;
+        let http = https::build(https::builder(&endpoint, None)?.timeout(TIMEOUT))?;
         Ok(Self {
             http,
             endpoint,

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use super::model::{Group, Observed};
 use super::names::{self, Tags};
 use super::step::LocalStep;
-use crate::cloud::{Class, CloudError};
+use crate::cloud::{Class, CloudError, https};
 use crate::lease::Fence;
 use crate::plan::{Depth, Effect, Existing, Look, Step};
 use wire::{ErrorBody, GroupView, Items, LbView, ListenerBody, TargetsView};
@@ -51,15 +51,12 @@ struct Ids {
 impl Client {
     /// A client for the API at `base`; `caller` names us in the cloud's log.
     pub fn new(base: Url, install: InstallId, caller: &str) -> Result<Self, CloudError> {
-        let http = reqwest::Client::builder()
+        let builder = https::builder(&base, None)?
             .user_agent(format!("onehop-controller ({caller})"))
             .timeout(CALL_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT)
-            .no_proxy()
-            .build()
-            .map_err(|e| {
-                CloudError::new(Class::WrongInput, "make an HTTP client", e.to_string())
-            })?;
+            .no_proxy();
+        let http = https::build(builder)?;
         Ok(Self {
             http,
             base,
