@@ -175,13 +175,22 @@ impl Observed {
         self.documents.balancers.get(&kind)
     }
 
-    /// Base names under which the Service may have something: of its UIDs, and of public IPs that name it (AZ-110).
+    /// Base names under which the Service may have something: of its UIDs, and of public IPs that name it (AZ-110). One
+    /// that names others too, or has the name of another Service that is there, is that one's, and only shared (AZ-173).
     pub fn bases(&self, settings: &Settings) -> BTreeSet<String> {
         let stem = format!("{}-", settings.cluster);
-        let named = self.public_ips().filter_map(|pip| {
+        let others = self.standing.roster.services.iter();
+        let others =
+            others.filter(|(service, met)| **service != self.service && met.spec.is_some());
+        let taken: BTreeSet<String> = others
+            .flat_map(|(_, met)| met.uids.iter().map(names::base))
+            .collect();
+        let own = self.public_ips().filter(|pip| services_of(pip).len() == 1);
+        let named = own.filter_map(|pip| {
             let rest = name(pip).strip_prefix(&stem)?;
             Some(rest.chars().take(names::LONGEST_BASE).collect())
         });
+        let named = named.filter(|base| !taken.contains(base));
         self.uids.iter().map(names::base).chain(named).collect()
     }
 

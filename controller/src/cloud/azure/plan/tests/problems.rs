@@ -203,6 +203,56 @@ fn zi20_az173_a_service_that_leaves_a_shared_address_leaves_it_to_the_others() {
     assert_eq!(cloud.settle(Some(&moved), NOW), [""; 0], "I4");
 }
 
+/// A Service that shares the public IP that another one has made.
+#[test]
+fn za67_az173_az181_a_service_on_anothers_public_ip_never_takes_anything_of_the_other() {
+    let mut cloud = Cloud::default();
+    let nodes = [(1, READY)];
+    cloud.settle(Some(&intent(&own(&[80]), &[], &nodes)), NOW);
+    let second = onehop_core::id::ServiceKey::new("default", "test2");
+    let pin = [("azure-load-balancer-ipv4", "20.0.0.1")];
+    let mut more = intent(&annotated(own(&[81]), &pin), &[], &nodes);
+    more.service = second.clone();
+    more.uid = "test2".into();
+    more.spec.service_uid = "test2".into();
+    let look = |cloud: &mut Cloud, roster| Observed {
+        service: second.clone(),
+        uids: ["test2".into()].into(),
+        standing: Arc::new(super::super::super::model::Standing::new(roster)),
+        ..cloud.seen(NOW)
+    };
+    let steps = |cloud: &mut Cloud, intent: Option<&Intent>, roster| {
+        let seen = look(cloud, roster);
+        let plan = plan(&settings(), &second, intent, &seen, NOW);
+        plan.steps().cloned().collect::<Vec<_>>()
+    };
+    let nobody = super::super::super::model::Roster::default;
+    for _ in 0..3 {
+        for step in steps(&mut cloud, Some(&more), nobody()) {
+            cloud.carry_out(&step);
+        }
+    }
+    let rules = |cloud: &Cloud| -> Vec<String> {
+        let balancer = &cloud.documents.balancers[&Kind::External];
+        children(balancer, RULES)
+            .iter()
+            .map(|rule| name(rule).to_owned())
+            .collect()
+    };
+    assert_eq!(rules(&cloud), ["atest1-TCP-80", "atest2-TCP-81"]);
+    assert_eq!(steps(&mut cloud, Some(&more), nobody()), [], "I4");
+    // The first one moves away: the public IP has its name still, and is the second one's alone.
+    let tags = &mut cloud.documents.public_ips[0]["tags"];
+    tags[names::TAG_SERVICE] = json!("default/test2");
+    let there = roster(&intent(&own(&[80]), &[], &nodes));
+    assert_eq!(steps(&mut cloud, Some(&more), there.clone()), [], "AZ-173");
+    // And when it goes, it takes its own part only.
+    for step in steps(&mut cloud, None, there) {
+        cloud.carry_out(&step);
+    }
+    assert_eq!(rules(&cloud), ["atest1-TCP-80"], "ZA-67");
+}
+
 #[test]
 fn zi30_az041_another_subnet_is_one_write_with_an_address_of_it() {
     let of = |subnet: &str| {
