@@ -1,13 +1,14 @@
 //! Provider azure over the fake cloud's Resource Manager: from a Service manifest to a byte that came back through the
 //! emulated Standard Load Balancer.
 
-use crate::support::READY_WITHIN;
+use crate::{azure_rules, support::READY_WITHIN};
 use anyhow::{Context, Result, ensure};
 use e2e_cloud::engine::{Engine, TargetState};
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Api, api::DeleteParams};
 use onehop_e2e::{
-    traffic::{Answer, ask_tcp, ask_udp},
+    traffic::{Answer, LongFlow, ask_tcp, ask_udp},
     world::{
         CloudKind, OnTerm, ServiceManifest, World, WorldConfig, eventually, first_answer, pod,
     },
@@ -25,17 +26,21 @@ fn web() -> ServiceManifest {
 
 /// A world on Azure with a pod `web` on node `a`.
 async fn world() -> Result<World> {
+    world_with(OnTerm::Exit).await
+}
+
+async fn world_with(on_term: OnTerm) -> Result<World> {
     let config = WorldConfig {
         cloud: CloudKind::Azure,
         ..WorldConfig::default()
     };
     let world = World::start(config).await?;
-    ready_pod(&world, "web", "a").await?;
+    ready_pod(&world, ("web", "a"), on_term).await?;
     Ok(world)
 }
 
-async fn ready_pod(world: &World, name: &str, node: &str) -> Result<()> {
-    let pod = pod(name, "web", node, OnTerm::Exit);
+async fn ready_pod(world: &World, (name, node): (&str, &str), on_term: OnTerm) -> Result<()> {
+    let pod = pod(name, "web", node, on_term);
     world.objects.create(pod).await?;
     let objects = &world.objects;
     objects.pod_ready("default", name, READY_WITHIN).await?;
@@ -144,7 +149,7 @@ async fn az131_az264_za89_pods_see_the_client_and_no_node_port_is_needed() -> Re
         assert_eq!(asked(&world, address).await?.peer.ip(), client, "AZ-264");
     }
     // ZA-85 and AZ-291: a pod that is replaced; no attempt fails, register before Down.
-    ready_pod(&world, "second", "b").await?;
+    ready_pod(&world, ("second", "b"), OnTerm::Exit).await?;
     let before = world.azure()?.calls();
     let pods: Api<Pod> = Api::namespaced(world.kube(), "default");
     pods.delete("web", &DeleteParams::default()).await?;
@@ -222,5 +227,195 @@ async fn az310_s10_both_families_reach_nodes_and_pods_and_see_a_client_of_their_
         }
         remove(&world).await?;
     }
+    world.end().await
+}
+
+/// Applies the Service and waits until the security group's rules name this source.
+async fn ruled(world: &World, service: ServiceManifest, source: &str) -> Result<()> {
+    let service = service.json();
+    let deny = service.to_string().contains("deny-all");
+    world.objects.apply(service).await?;
+    let what = format!("the rules name {source}");
+    eventually(&world.clock, &what, GONE_WITHIN, async || {
+        let group = world.azure_document("networkSecurityGroups", "nodes");
+        let group = group.map_err(|e| e.to_string())?.unwrap_or_default();
+        let rules = group["properties"]["securityRules"].to_string();
+        if rules.contains(source) && rules.contains("deny-all") == deny {
+            Ok(())
+        } else {
+            Err(rules)
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn za72_az052_az053_az205_source_ranges_hold_on_packets_and_deny_all_keeps_out_the_network_too()
+-> Result<()> {
+    let world = world().await?;
+    let client = format!("{}/32", world.client.address());
+    let ranges = format!("{PREFIX}allowed-ip-ranges");
+    let deny = format!("{PREFIX}deny-all-except-load-balancer-source-ranges");
+    let cluster: IpNet = "10.0.0.0/8".parse()?;
+    // The client is a machine of the Internet, or one of the virtual network.
+    let (outside, inside) = (vec![cluster], vec![cluster, client.parse()?]);
+    let modes: [fn(ServiceManifest) -> ServiceManifest; 2] =
+        [ServiceManifest::vip_mode, ServiceManifest::pod_mode];
+    for mode in modes {
+        let open = mode(web());
+        let address = serve(&world, open.clone()).await?;
+        azure_rules::enforce(&world, &outside).await?;
+        asked(&world, address)
+            .await
+            .context("AZ-205: the Internet comes in")?;
+        ruled(
+            &world,
+            open.clone().annotated(&ranges, &client),
+            &world.client.address().to_string(),
+        )
+        .await?;
+        azure_rules::enforce(&world, &outside).await?;
+        asked(&world, address)
+            .await
+            .context("who is listed comes in")?;
+        let others = open.clone().annotated(&ranges, "192.0.2.0/24");
+        ruled(&world, others.clone(), "192.0.2.0/24").await?;
+        azure_rules::enforce(&world, &outside).await?;
+        ensure!(
+            asked(&world, address).await.is_err(),
+            "who is not listed stays out"
+        );
+        azure_rules::enforce(&world, &inside).await?;
+        asked(&world, address)
+            .await
+            .context("the network lets itself in")?;
+        ruled(&world, others.annotated(&deny, "true"), "192.0.2.0/24").await?;
+        azure_rules::enforce(&world, &inside).await?;
+        ensure!(
+            asked(&world, address).await.is_err(),
+            "AZ-053: nor does the network"
+        );
+        azure_rules::enforce(&world, &["0.0.0.0/0".parse()?]).await?;
+        remove(&world).await?;
+    }
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn za116_az113_after_a_flip_clients_that_know_the_former_address_are_served_until_the_end()
+-> Result<()> {
+    let world = world().await?;
+    let former = serve(&world, web().vip_mode()).await?;
+    let internal = format!("{PREFIX}load-balancer-internal");
+    let flipped = web().vip_mode().annotated(&internal, "true");
+    world.objects.apply(flipped.json()).await?;
+    let what = "the new address is published before the former one";
+    let services: Api<Service> = Api::namespaced(world.kube(), "default");
+    let new = eventually(&world.clock, what, GONE_WITHIN, async || {
+        let service = services.get("web").await.map_err(|e| e.to_string())?;
+        let ingress = service.status.and_then(|s| s.load_balancer?.ingress);
+        let ips: Vec<String> = ingress.into_iter().flatten().filter_map(|i| i.ip).collect();
+        match ips.as_slice() {
+            [new, old] if *old == former.ip().to_string() => Ok(new.clone()),
+            _ => Err(format!("{ips:?}")),
+        }
+    })
+    .await?;
+    let new = SocketAddr::new(new.parse()?, 80);
+    first_answer(&world, new).await?;
+    for _ in 0..4 {
+        asked(&world, former)
+            .await
+            .context("AZ-113: the former address")?;
+        asked(&world, new).await.context("AZ-040: the new one")?;
+    }
+    // A deletion has no grace.
+    remove(&world).await?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn az263_zi10_pods_are_reached_at_the_number_that_their_port_has() -> Result<()> {
+    let world = world().await?;
+    // `tcp` is what the pod calls its port.
+    let ports = json!([{ "name": "http", "port": 80, "protocol": "TCP", "targetPort": "tcp" }]);
+    let address = serve(&world, web().pod_mode().with("ports", ports)).await?;
+    let client = world.client.address();
+    assert_eq!(asked(&world, address).await?.peer.ip(), client, "AZ-264");
+    remove(&world).await?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn az290_az298_a_member_that_is_set_down_keeps_its_established_flows() -> Result<()> {
+    let world = world_with(OnTerm::ServeSeconds(40)).await?;
+    let address = serve(&world, web().pod_mode()).await?;
+    let every = Duration::from_millis(200);
+    let flow = LongFlow::open(&world.sockets, address, every, world.clock).await;
+    let flow = flow.map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
+    assert_eq!(flow.first.pod, "web");
+    ready_pod(&world, ("second", "b"), OnTerm::Exit).await?;
+    let pods: Api<Pod> = Api::namespaced(world.kube(), "default");
+    pods.delete("web", &DeleteParams::default()).await?;
+    let what = "its member is set Down";
+    eventually(&world.clock, what, GONE_WITHIN, async || {
+        let writes = world.azure().map_err(|e| e.to_string())?.writes();
+        let down = writes
+            .iter()
+            .any(|write| write.body.to_string().contains("\"Down\""));
+        if down {
+            Ok(())
+        } else {
+            Err(format!("{:?}", writes.last()))
+        }
+    })
+    .await?;
+    world.cloud_settled().await;
+    for _ in 0..8 {
+        assert_eq!(
+            asked(&world, address).await?.pod,
+            "second",
+            "AZ-290: no new flow"
+        );
+    }
+    let end = flow.end().await.context("the flow tells how it ended")?;
+    ensure!(end.cut.is_none(), "AZ-298: {end:?}");
+    remove(&world).await?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn za67_az171_two_services_share_an_address_and_one_goes_without_the_other() -> Result<()> {
+    let world = world().await?;
+    let first = serve(&world, web().vip_mode()).await?;
+    let key = format!("{PREFIX}load-balancer-ipv4");
+    let more = ServiceManifest::load_balancer("more", "web")
+        .with("loadBalancerClass", json!("onehop.dev/azure"))
+        .with(
+            "ports",
+            json!([{ "name": "tcp", "port": 81, "targetPort": "tcp" }]),
+        )
+        .vip_mode()
+        .annotated(&key, &first.ip().to_string());
+    world.objects.apply(more.json()).await?;
+    let shared = SocketAddr::new(world.lb_address("more").await?, 81);
+    assert_eq!(shared.ip(), first.ip(), "AZ-042");
+    first_answer(&world, shared).await?;
+    asked(&world, first).await.context("ZA-67: beside it")?;
+    assert_eq!(world.azure()?.ids("publicIPAddresses").len(), 1, "AZ-171");
+    let services: Api<Service> = Api::namespaced(world.kube(), "default");
+    services.delete("web", &DeleteParams::default()).await?;
+    world.service_gone("web").await?;
+    world.cloud_settled().await;
+    asked(&world, shared)
+        .await
+        .context("AZ-173: the other stays")?;
+    ensure!(
+        asked(&world, first).await.is_err(),
+        "the port of the first is gone"
+    );
+    services.delete("more", &DeleteParams::default()).await?;
+    world.service_gone("more").await?;
+    assert_eq!(world.azure()?.ids("publicIPAddresses").len(), 0, "ZA-43");
     world.end().await
 }
