@@ -209,6 +209,57 @@ fn fc21_all_targets_down_fails_open_or_stops() {
     }
 }
 
+/// A label of a node may name a zone that the cloud knows nothing of: its targets are near for everybody, and the log says
+/// of them what it says of targets without a zone.
+#[test]
+fn fc31_targets_in_a_zone_without_an_lb_node_are_near_for_every_lb_node() {
+    let apart = Profile {
+        cross_zone: false,
+        ..Profile::local()
+    };
+    let mut sim = Sim::new(apart, 1, &["a", "b"]);
+    let created = sim.engine.create_group(sim.now, "g", tcp_group("web"));
+    let id = created.unwrap().id;
+    let mut spec = lb("svc", &[common::FRONT]);
+    spec.cross_zone = false;
+    let lb = sim.engine.create_lb(sim.now, "lb", spec).unwrap().id;
+    sim.engine.put_listener(sim.now, &lb, HTTP, &id).unwrap();
+    let at = |last, zone: &str| TargetSpec {
+        target: target(last),
+        zone: Some(zone.to_owned()),
+    };
+    sim.up.extend([target(1), target(2)]);
+    let registered = sim
+        .engine
+        .register(sim.now, &id, vec![at(1, "a"), at(2, "elsewhere")]);
+    let told: Vec<Option<String>> = registered.unwrap().into_iter().map(|t| t.zone).collect();
+    assert_eq!(told, [Some("a".to_owned()), Some("elsewhere".to_owned())]);
+    sim.run_secs(1);
+    for (node, near) in [(0, vec![target(1), target(2)]), (1, vec![target(2)])] {
+        let path = sim.engine.data_path(sim.nodes[node]);
+        let chosen = path.frontends.values().map(|path| path.targets.clone());
+        assert!(
+            chosen.clone().all(|targets| targets == near),
+            "FC-31: {node}"
+        );
+    }
+    let zones = sim
+        .engine
+        .log()
+        .after(0)
+        .filter_map(|event| match &event.what {
+            What::TargetState {
+                target: at, zone, ..
+            } if *at == target(2) => Some(zone.clone()),
+            _ => None,
+        });
+    let zones: Vec<_> = zones.collect();
+    assert!(
+        !zones.is_empty() && zones.iter().all(Option::is_none),
+        "{zones:?}"
+    );
+}
+
 #[test]
 fn fc31a_a_zone_without_a_healthy_target_does_not_fail_open_while_another_has_one() {
     let profile = Profile {

@@ -4,6 +4,11 @@
 
 use anyhow::{Context, Result};
 use e2e_cloud::engine::{Edit, Mode, Profile};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
 use onehop_e2e::{
     traffic::{Answer, Failure, FailureKind, Transport, ask_tcp, ask_udp},
     world::{
@@ -432,6 +437,15 @@ fn target_zones(world: &World, mode: Mode) -> BTreeMap<IpAddr, Option<String>> {
     targets.map(|t| (t.target.ip(), t.zone)).collect()
 }
 
+async fn label_zone(world: &World, node: &str, zone: &str) -> Result<()> {
+    let patch = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}});
+    let nodes: Api<Node> = Api::all(world.kube());
+    nodes
+        .patch(node, &PatchParams::default(), &Patch::Merge(patch))
+        .await?;
+    Ok(())
+}
+
 /// What the controller registers, and not a person: each target in the zone of its node, so that a cloud that keeps
 /// zones apart sends a client of an address to the pods of that address's zone.
 pub(crate) async fn fc31_the_controller_registers_targets_in_the_zone_of_their_node(
@@ -463,6 +477,35 @@ pub(crate) async fn fc31_the_controller_registers_targets_in_the_zone_of_their_n
         }
         anyhow::Ok(pods)
     };
+    assert_eq!(
+        answering().await?,
+        BTreeSet::from([PODS[0].to_owned()]),
+        "FC-31"
+    );
+    // A node whose zone the cloud knows nothing of: its pods are near for everybody, and nobody writes on and on.
+    label_zone(&world, "b", "elsewhere").await?;
+    let told = BTreeMap::from([
+        (IpAddr::from(pods[0]), Some(ZONES[0].to_owned())),
+        (IpAddr::from(pods[1]), Some("elsewhere".to_owned())),
+    ]);
+    eventually(&world.clock, "FC-31: told", WITHIN, async || {
+        let zones = target_zones(&world, Mode::Pod);
+        (zones == told)
+            .then_some(())
+            .ok_or_else(|| format!("{zones:?}"))
+    })
+    .await?;
+    world.cloud_settled().await;
+    assert_eq!(answering().await?, PODS.map(str::to_owned).into(), "FC-31");
+    label_zone(&world, "b", ZONES[1]).await?;
+    eventually(&world.clock, "FC-31: near no more", WITHIN, async || {
+        let zones = target_zones(&world, Mode::Pod);
+        (zones == in_zones(pods))
+            .then_some(())
+            .ok_or_else(|| format!("{zones:?}"))
+    })
+    .await?;
+    world.cloud_settled().await;
     assert_eq!(
         answering().await?,
         BTreeSet::from([PODS[0].to_owned()]),

@@ -156,20 +156,14 @@ impl Engine {
             .push(self.now, Some(cause), What::CrossZone { lb, on });
     }
 
-    fn check_zones(&self, spec: &LbSpec) -> Result<(), ApiError> {
-        let zones = spec.zones.iter().enumerate();
-        self.refuse_unknown_zones(zones.map(|(at, zone)| (format!("zones[{at}]"), zone.as_str())))
-    }
-
     /// Refuses zones in which the cloud has no LB node: nothing would ever be served there.
-    pub(super) fn refuse_unknown_zones<'a>(
-        &self,
-        zones: impl Iterator<Item = (String, &'a str)>,
-    ) -> Result<(), ApiError> {
+    fn check_zones(&self, spec: &LbSpec) -> Result<(), ApiError> {
         let known: BTreeSet<&str> = self.nodes.values().map(|node| node.zone.as_str()).collect();
-        let unknown = zones.filter(|(_, zone)| !known.contains(zone));
-        let problem = |(field, zone): (String, &str)| {
+        let zones = spec.zones.iter().enumerate();
+        let unknown = zones.filter(|(_, zone)| !known.contains(zone.as_str()));
+        let problem = |(at, zone): (usize, &String)| {
             let known = known.iter().copied().collect::<Vec<_>>().join(", ");
+            let field = format!("zones[{at}]");
             Problem::new(field, format!("{zone:?} is no zone of this cloud: {known}"))
         };
         let problems: Vec<_> = unknown.map(problem).collect();
@@ -178,6 +172,13 @@ impl Engine {
         } else {
             Err(ApiError::Invalid(problems))
         }
+    }
+
+    /// The zone of a target, as the data path takes it: one in which no LB node stands is as good as none. Nodes may
+    /// have zones that the cloud knows nothing of, and nobody would ever be near them.
+    pub(super) fn zone_here(&self, told: Option<&String>) -> Option<String> {
+        let here = |zone: &&String| self.nodes.values().any(|node| node.zone == **zone);
+        told.filter(here).cloned()
     }
 
     fn groups_of(&self, id: &LbId) -> BTreeSet<GroupId> {

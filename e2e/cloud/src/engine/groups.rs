@@ -104,14 +104,6 @@ impl Engine {
             id.as_str(),
             |engine, cause| {
                 engine.group(id)?;
-                let zone = |(at, spec): (usize, &'_ TargetSpec)| {
-                    Some((format!("targets[{at}].zone"), spec.zone.clone()?))
-                };
-                let zones: Vec<_> = targets.iter().enumerate().filter_map(zone).collect();
-                let zones = zones
-                    .iter()
-                    .map(|(field, zone)| (field.clone(), zone.as_str()));
-                engine.refuse_unknown_zones(zones)?;
                 let asked: Vec<_> = targets.iter().map(|spec| spec.target).collect();
                 engine.check_target_quota(id, &targets)?;
                 engine.draw_fates(&targets);
@@ -232,6 +224,7 @@ impl Engine {
         spec: TargetSpec,
         cause: Seq,
     ) -> Result<(), ApiError> {
+        let stands_in = self.zone_here(spec.zone.as_ref());
         let group = self.group_mut(id)?;
         if let Some(known) = group.targets.get_mut(&spec.target)
             && known.life == Life::Registered
@@ -242,7 +235,7 @@ impl Engine {
                 let what = What::TargetMoved {
                     group: id.clone(),
                     target: spec.target,
-                    zone: spec.zone,
+                    zone: stands_in,
                 };
                 self.log.push(self.now, Some(cause), what);
             }

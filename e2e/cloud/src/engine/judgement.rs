@@ -165,6 +165,7 @@ impl Engine {
         let Some(target) = self.target_mut(id, at) else {
             return;
         };
+        let told = target.zone.clone();
         let (state, reason) = target.judge(around);
         let from = target.state;
         if (state, reason) == (from, target.reason) {
@@ -173,7 +174,7 @@ impl Engine {
         target.state = state;
         target.reason = reason;
         target.since = now;
-        let zone = target.zone.clone();
+        let zone = self.zone_here(told.as_ref());
         self.revision += 1;
         let what = What::TargetState {
             group: id.clone(),

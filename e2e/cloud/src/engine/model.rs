@@ -212,7 +212,7 @@ pub struct GroupSpec {
 pub struct TargetSpec {
     /// Where it listens.
     pub target: SocketAddr,
-    /// Its zone; a target without one counts as near for every LB node.
+    /// Its zone; a target without one, or in one where no LB node stands, counts as near for every LB node.
     pub zone: Option<String>,
 }
 
@@ -278,7 +278,7 @@ impl fmt::Display for Reason {
 pub struct TargetStatus {
     /// The target.
     pub target: SocketAddr,
-    /// Its zone.
+    /// Its zone, as it was told.
     pub zone: Option<String>,
     /// State.
     pub state: TargetState,

@@ -152,7 +152,7 @@ impl Engine {
         let seen: Vec<_> = group
             .targets
             .iter()
-            .filter(|(_, target)| near(target.zone.as_deref()))
+            .filter(|(_, target)| near(self.zone_here(target.zone.as_ref()).as_deref()))
             .collect();
         let usable: Vec<SocketAddr> = seen
             .iter()
