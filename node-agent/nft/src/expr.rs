@@ -353,8 +353,11 @@ pub enum Expr {
         port: Option<Reg>,
         flags: u32,
     },
-    /// Source translation to the address of the outgoing interface.
-    Masquerade { flags: u32 },
+    /// Source translation to the address of the outgoing interface, perhaps to a port from one register's to another's.
+    Masquerade {
+        ports: Option<(Reg, Reg)>,
+        flags: u32,
+    },
     /// Destination translation to this host.
     Redirect { port: Option<Reg>, flags: u32 },
     /// Refuses.

@@ -296,6 +296,12 @@ fn hooked(a: &Addresses) -> Vec<(&'static str, Rule)> {
             rule().set_mark(!0x4000, 0).masquerade(NAT_FULLY_RANDOM),
         ),
         ("post", rule().masquerade(0)),
+        (
+            "post",
+            rule()
+                .l4proto(6)
+                .masquerade_to_ports((32_768, 65_535), NAT_FULLY_RANDOM),
+        ),
         ("post", rule().snat(a.vip, 0)),
     ]
 }

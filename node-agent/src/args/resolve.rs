@@ -47,6 +47,8 @@ pub struct Config {
     pub detector: Detector,
     /// Masquerade all ClusterIP traffic.
     pub masquerade_all: bool,
+    /// Source ports that masquerade chooses from (S-34).
+    pub masquerade_ports: Option<(u16, u16)>,
     /// The packet mark that asks for masquerade (one bit set).
     pub masquerade_mark: u32,
     /// What is left to the administrator (S-54, S-73).
@@ -90,6 +92,7 @@ impl Config {
             before_iptables: false,
             masquerade_mark: self.masquerade_mark,
             masquerade_all: self.masquerade_all,
+            masquerade_ports: self.masquerade_ports,
             detector: self.detector.clone(),
             beside_kube_proxy: self.mode == Mode::Beside,
             service_cidrs: Vec::new(),
@@ -155,6 +158,7 @@ impl Args {
             proxy_name: self.service_proxy_name.clone(),
             detector: self.detector()?,
             masquerade_all: self.masquerade_all,
+            masquerade_ports: reserved_ports(&self.reserve_node_ports)?.and_then(ports_beside),
             masquerade_mark: 1 << self.iptables_masquerade_bit,
             choices: Choices {
                 local_empty: self.local_empty,
@@ -272,6 +276,23 @@ fn reserved_ports(text: &str) -> Result<Option<(u16, u16)>, ArgsError> {
     range
         .map(Some)
         .ok_or_else(|| ArgsError::ReservedPorts(text.to_owned()))
+}
+
+/// The first port that a user may have without privilege, and that masquerade gives by itself.
+const FIRST_PORT: u16 = 1024;
+
+/// The ports below or above a range, whichever are more: a rule translates to one range. None where hardly any are left.
+fn ports_beside((first, last): (u16, u16)) -> Option<(u16, u16)> {
+    const FEW: u16 = 4096;
+    let below = (FIRST_PORT, first.saturating_sub(1));
+    let above = (last.saturating_add(1).max(FIRST_PORT), u16::MAX);
+    let count = |(first, last): (u16, u16)| last.saturating_sub(first);
+    let beside = if count(above) >= count(below) {
+        above
+    } else {
+        below
+    };
+    (count(beside) >= FEW).then_some(beside)
 }
 
 fn or_default(given: &[SocketAddr], default: Vec<SocketAddr>) -> Vec<SocketAddr> {

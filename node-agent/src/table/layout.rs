@@ -15,7 +15,7 @@ use super::set::REJECT_CHAIN;
 /// Name of our tables (S-201).
 pub const TABLE: &str = "onehop";
 /// The table's comment; carries the layout version (S-132).
-pub const VERSION: &str = "onehop node agent, layout 4";
+pub const VERSION: &str = "onehop node agent, layout 5";
 /// Remembers by which uplink a connection came (S-404); does nothing while there is one uplink (S-402).
 pub const UPLINK_MARK: &str = "uplink-mark";
 
@@ -34,6 +34,8 @@ pub struct Options {
     pub masquerade_mark: u32,
     /// Masquerade all `ClusterIP` traffic (S-60).
     pub masquerade_all: bool,
+    /// Source ports that masquerade chooses from; all of them, if it is free (S-34).
+    pub masquerade_ports: Option<(u16, u16)>,
     /// How pods are told from others.
     pub detector: Detector,
     /// Whether kube-proxy runs on this node too; decides where the checks stand (S-128).
@@ -413,17 +415,24 @@ impl Rules<'_> {
 
     fn postrouting(&self) -> Vec<Rule> {
         let bit = self.options.masquerade_mark;
-        vec![
+        [
             self.rule()
                 .ct_status(CT_STATUS_DNAT, true)
-                .in_set(&[Field::Saddr, Field::Daddr], SetId::Hairpin.name())
-                .masquerade(NAT_FULLY_RANDOM),
+                .in_set(&[Field::Saddr, Field::Daddr], SetId::Hairpin.name()),
             // Cleared in the same rule: an outer packet of a tunnel keeps the mark of the inner one (S-67).
             self.rule()
                 .masked(Field::Mark, bit, CmpOp::Eq, bit)
-                .set_mark(!bit, 0)
-                .masquerade(NAT_FULLY_RANDOM),
+                .set_mark(!bit, 0),
         ]
+        .map(|rule| self.masquerade(rule))
+        .into()
+    }
+
+    fn masquerade(&self, rule: Rule) -> Rule {
+        match self.options.masquerade_ports {
+            Some(ports) => rule.masquerade_to_ports(ports, NAT_FULLY_RANDOM),
+            None => rule.masquerade(NAT_FULLY_RANDOM),
+        }
     }
 }
 

@@ -196,7 +196,7 @@ fn s67_s68_s263_hooks_stand_where_others_expect_them_and_the_mark_is_cleared_whe
             // DI-51
             (
                 "S-67",
-                "meta mark & 0x00004000 == 0x00004000 meta mark set meta mark & 0xffffbfff masquerade fully-random",
+                "meta mark & 0x00004000 == 0x00004000 meta mark set meta mark & 0xffffbfff masquerade to :32768-65535 fully-random",
             ),
             ("S-263", "flags owner"),
             ("S-263", &format!("comment \"{VERSION}\"")),

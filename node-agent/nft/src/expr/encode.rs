@@ -309,7 +309,15 @@ impl Expr {
                     w.u32(7, flags);
                 }
             }
-            Self::Masquerade { flags } if *flags != 0 => w.u32(1, *flags),
+            Self::Masquerade { ports, flags } => {
+                let flags = flags | ports.map_or(0, |_| NAT_PROTO_SPECIFIED);
+                if flags != 0 {
+                    w.u32(1, flags);
+                }
+                if let Some((first, last)) = ports {
+                    numbers(w, &[(2, first.number()), (3, last.number())]);
+                }
+            }
             Self::Redirect { port, flags } => {
                 if let Some(port) = port {
                     w.u32(1, port.number());

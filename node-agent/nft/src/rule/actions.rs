@@ -45,7 +45,23 @@ impl Rule {
     /// Source translation to the address of the outgoing interface.
     #[must_use]
     pub fn masquerade(self, flags: u32) -> Self {
-        self.push(Expr::Masquerade { flags })
+        self.push(Expr::Masquerade { ports: None, flags })
+    }
+
+    /// The same, with a source port of these. Text of nft says it only behind a test of the transport protocol.
+    #[must_use]
+    pub fn masquerade_to_ports(self, (first, last): (u16, u16), flags: u32) -> Self {
+        let ports = (Reg(0), Reg(4));
+        let constant = |dreg, port| Expr::Immediate {
+            dreg,
+            data: Value::new().port(port),
+        };
+        self.push(constant(ports.0, first))
+            .push(constant(ports.1, last))
+            .push(Expr::Masquerade {
+                ports: Some(ports),
+                flags,
+            })
     }
 
     /// Writes key and data of the packet into a dynamic map, or starts the entry's life time anew.

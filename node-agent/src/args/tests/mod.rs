@@ -75,6 +75,7 @@ fn s305_own_flags_have_defaults_and_what_is_wrong_is_named() {
     assert_eq!(config.proxy_name, "other");
     assert!(config.override_kube_proxy && config.node_file.is_some());
     assert_eq!(config.settings.reserved_ports, None);
+    assert_eq!(config.masquerade_ports, None, "S-34: turned off with it");
     assert_eq!(config.settings.liberal, Liberal::On, "S-97");
     assert_eq!(
         config.choices,
@@ -100,6 +101,23 @@ fn s305_own_flags_have_defaults_and_what_is_wrong_is_named() {
         .resolve()
         .unwrap_err();
     assert!(wrong.to_string().contains("40000-30000"), "{wrong}");
+}
+
+/// S-34: a rule can name one range of ports only, so the larger side of what is reserved is used.
+#[test]
+fn s34_masquerade_takes_no_port_that_is_reserved() {
+    let of = |reserved: &str| {
+        let flag = format!("--reserve-node-ports={reserved}");
+        let config = parse(&[&flag, "--pod-health-port=0"]).resolve();
+        config.expect("resolves").masquerade_ports
+    };
+    let default = parse(&[]).resolve().expect("resolves").masquerade_ports;
+    assert_eq!(default, Some((32_768, 65_535)), "S-34: on by default");
+    assert_eq!(of("50000-60000"), Some((1_024, 49_999)));
+    assert_eq!(of("1-20000"), Some((20_001, 65_535)));
+    assert_eq!(of("40000-65535"), Some((1_024, 39_999)));
+    // Nothing worth having is left: better a node port than no port.
+    assert_eq!(of("1-65535"), None);
 }
 
 #[test]
