@@ -20,9 +20,10 @@ use onehop_core::health::LocalReady;
 use onehop_core::id::{Frontend, ServiceKey};
 use onehop_core::time::Time;
 use onehop_runtime::clock::Clock;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::args::{Mode, NodePortAddresses};
+use crate::dump;
 use crate::flows::{self, FlowCleaner};
 use crate::health::board::Board;
 use crate::health::pods::Answers;
@@ -35,10 +36,11 @@ use crate::node_file::{Keeper, NodeFile};
 use crate::notify::Notifier;
 use crate::peer::{Peer, Stand};
 use crate::planner::{self, Batch, Planner};
+use crate::questions::Question;
 use crate::ready::Readiness;
 use crate::state::{Change, State};
 use crate::sys::links::Links;
-use crate::table::element::{ElementChange, ElementKey, Elements, Family};
+use crate::table::element::{Data, ElementChange, ElementKey, Elements, Family};
 use crate::table::layout::Ranges;
 use crate::targets::Truth;
 use crate::writer::{Commit, Order, Writer, WriterGone};
@@ -104,6 +106,16 @@ struct Flight {
     ranges: Option<Ranges>,
     take_over: bool,
     triggers: Vec<(Family, Time)>,
+    verified: Option<Verification>,
+}
+
+/// The tables were read back to compare them (S-264).
+#[derive(Debug, Default)]
+struct Verification {
+    /// Elements that were not as they should be.
+    differed: usize,
+    /// Who asked for it.
+    asked: Vec<oneshot::Sender<usize>>,
 }
 
 /// The agent's state machine.
@@ -141,6 +153,10 @@ pub struct App {
     reread: bool,
     /// When the tables are compared again.
     verify_at: Time,
+    /// Who asked for it to be done now.
+    verify_for: Vec<oneshot::Sender<usize>>,
+    /// What the next batch mends was found by a comparison.
+    verifying: Option<Verification>,
     /// The ranges for which the static part was made.
     ranges: Option<Ranges>,
     /// What the kernel has of the own `NodeTargets`.
@@ -186,6 +202,8 @@ impl App {
             tampered: None,
             reread: false,
             verify_at: clock.now() + VERIFY,
+            verify_for: Vec::new(),
+            verifying: None,
             ranges: None,
             truth: None,
             must_plan: true,
@@ -309,6 +327,10 @@ impl App {
         }
         let now = self.clock.now();
         let verify = matches!(self.work, Work::Idle) && self.verify_at <= now;
+        if verify {
+            let asked = std::mem::take(&mut self.verify_for);
+            self.verifying = Some(Verification { differed: 0, asked });
+        }
         if verify || (std::mem::take(&mut self.reread) && !self.is_busy()) {
             self.work = Work::Unread;
         }
@@ -387,6 +409,7 @@ impl App {
             ranges: ranges.clone(),
             take_over,
             triggers: self.state.take_triggers(),
+            verified: self.verified(&change),
         };
         if change.is_empty() && ranges.is_none() && !take_over {
             // Already as it should be, so nothing is sent (S-130).
@@ -400,6 +423,35 @@ impl App {
             change,
         };
         self.writer.order(Order::Commit(Box::new(commit)))
+    }
+
+    /// What a comparison of the tables found, if this change is what it leads to.
+    fn verified(&mut self, change: &ElementChange) -> Option<Verification> {
+        let mut verified = self.verifying.take()?;
+        verified.differed = differing(change);
+        if verified.differed > 0 {
+            self.out.metrics.repaired("verify");
+            let elements = verified.differed;
+            tracing::warn!(
+                elements,
+                "the kernel's tables were not as they should be; mending them"
+            );
+        }
+        Some(verified)
+    }
+
+    /// Answers what somebody asks on the node.
+    pub fn asked(&mut self, question: Question) {
+        match question {
+            Question::Services { only, answer } => {
+                // Who asked may have gone.
+                let _ = answer.send(dump::text(&self.state, &self.planner, only.as_ref()));
+            }
+            Question::Verify { answer } => {
+                self.verify_for.push(answer);
+                self.verify_at = self.clock.now();
+            }
+        }
     }
 
     /// Says in the own `NodeTargets` what is true, where it does not say so. What came without touching a Service of
@@ -446,6 +498,19 @@ impl App {
             changed
         });
     }
+}
+
+/// How many elements a change mends. What is left of a life time is never quite what was reckoned.
+fn differing(change: &ElementChange) -> usize {
+    let timed = |data: &Option<Data>| matches!(data, Some(Data::Timed(..) | Data::Until(_)));
+    let refreshed = |key, data| timed(data) && change.remove.contains(key);
+    let added = change
+        .add
+        .iter()
+        .filter(|(key, data)| !refreshed(key, data));
+    let removed = change.remove.iter();
+    let removed = removed.filter(|key| !change.add.contains_key(key));
+    added.count() + removed.count()
 }
 
 /// The families that a change touches.

@@ -76,6 +76,22 @@ pub enum LogFormat {
 pub enum Command {
     /// Asks the agent of this network namespace whether it is in sync (exec probe): exit status 0 when it is, 1 when not.
     Ready,
+    /// Prints what the agent of this network namespace has programmed, Service by Service: frontends and who gets their
+    /// connections.
+    Dump {
+        /// This Service only.
+        #[arg(value_name = "NAMESPACE/NAME")]
+        service: Option<String>,
+        /// Its metrics port; default: 127.0.0.1:10349, then 127.0.0.1:10249.
+        #[arg(long)]
+        from: Option<SocketAddr>,
+    },
+    /// Has the agent of this network namespace compare the kernel's tables with what they should hold, and mend them.
+    Verify {
+        /// Its metrics port; default: 127.0.0.1:10349, then 127.0.0.1:10249.
+        #[arg(long)]
+        from: Option<SocketAddr>,
+    },
 }
 
 /// Service proxy, target guard and health answers of one node.

@@ -1,18 +1,20 @@
 //! What the agent's own ports have in common: handlers are plain functions that answer from
-//! memory; nothing here waits for anything.
+//! memory; only what an administrator asks on the node itself waits for an answer of the app.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use onehop_runtime::backoff::Backoff;
 use onehop_runtime::clock::Clock;
-use onehop_runtime::http::{bind, serve};
+use onehop_runtime::http::{bind, converse, serve_each};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -28,8 +30,34 @@ pub enum Tables {
     Ours,
 }
 
-/// Answers one request.
-pub type Handler = Arc<dyn Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Send + Sync>;
+/// What a handler gives.
+pub enum Answer {
+    /// From memory.
+    Now(Response<Full<Bytes>>),
+    /// Once somebody else was asked.
+    Later(BoxFuture<'static, Response<Full<Bytes>>>),
+}
+
+impl From<Response<Full<Bytes>>> for Answer {
+    fn from(response: Response<Full<Bytes>>) -> Self {
+        Self::Now(response)
+    }
+}
+
+/// Answers one request. Who asks is among its extensions, as [`Caller`].
+pub type Handler = Arc<dyn Fn(&Request<Incoming>) -> Answer + Send + Sync>;
+
+/// Where a request comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller(IpAddr);
+
+impl Caller {
+    /// Whether a request comes from this node itself, by loopback.
+    pub fn is_this_node<B>(request: &Request<B>) -> bool {
+        let caller = request.extensions().get::<Self>();
+        caller.is_some_and(|Self(ip)| ip.to_canonical().is_loopback())
+    }
+}
 
 /// A response of a content type.
 pub fn response(
@@ -73,12 +101,24 @@ impl Port {
             mut tables,
             stop,
         } = self;
-        let answer = service_fn(move |request| {
-            let mut response = handler(&request);
-            let name = header::HeaderValue::from_static(SERVER);
-            response.headers_mut().insert(header::SERVER, name);
-            async move { Ok::<_, Infallible>(response) }
-        });
+        let talk = move |stream: TcpStream| {
+            let (handler, caller) = (handler.clone(), stream.peer_addr());
+            let answer = service_fn(move |mut request: Request<Incoming>| {
+                let caller = caller.as_ref().ok().map(|at| Caller(at.ip()));
+                caller.and_then(|caller| request.extensions_mut().insert(caller));
+                let answer = handler(&request);
+                async move {
+                    let mut response = match answer {
+                        Answer::Now(response) => response,
+                        Answer::Later(response) => response.await,
+                    };
+                    let name = header::HeaderValue::from_static(SERVER);
+                    response.headers_mut().insert(header::SERVER, name);
+                    Ok::<_, Infallible>(response)
+                }
+            });
+            converse(stream, answer)
+        };
         tokio::select! {
             () = stop.cancelled() => {}
             () = async {
@@ -86,7 +126,7 @@ impl Port {
                     return;
                 }
                 let listener = bind(everywhere(addr), &clock, backoff, failed).await;
-                serve(listener, clock, answer).await;
+                serve_each(listener, clock, talk).await;
             } => {}
         }
     }

@@ -72,6 +72,11 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
             .map(|(key, held)| (key, held.data))
     }
 
+    /// What an owner wants.
+    pub fn wanted_by(&self, owner: &O) -> Option<&Elements> {
+        self.owned.get(owner)
+    }
+
     /// Replaces what an owner wants.
     pub fn set(&mut self, owner: &O, wanted: Elements) {
         let old = self.owned.remove(owner).unwrap_or_default();

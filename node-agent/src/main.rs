@@ -1,5 +1,6 @@
 //! `onehop-node-agent`: flags, logs, signals; everything else is in the library.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -10,6 +11,7 @@ use onehop_node_agent::args::{Args, Command, Config, LogFormat, Mode, file};
 use onehop_node_agent::commit::{self, Features, Kernel};
 use onehop_node_agent::guard::uplinks::{self, Keeper};
 use onehop_node_agent::peer_watch::Watcher;
+use onehop_node_agent::questions;
 use onehop_node_agent::ready;
 use onehop_node_agent::run::{Parts, run};
 use onehop_node_agent::startup::{self, Missing};
@@ -25,8 +27,13 @@ use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
     let mut args = Args::parse();
-    if args.command == Some(Command::Ready) {
-        return answer(ready::ask(&args.ready_socket));
+    match &args.command {
+        Some(Command::Ready) => return answer(ready::ask(&args.ready_socket)),
+        Some(Command::Dump { service, from }) => {
+            return print(questions::dump(*from, service.as_deref()));
+        }
+        Some(Command::Verify { from }) => return print(questions::verify(*from)),
+        None => {}
     }
     let result = start(&mut args);
     if let Err(error) = &result {
@@ -47,6 +54,18 @@ fn answer(answer: Result<String, String>) -> ExitCode {
     };
     eprintln!("{word}");
     code
+}
+
+/// What was asked for goes to the standard output, why there is none to the other one.
+fn print(answer: Result<String, String>) -> ExitCode {
+    match answer {
+        Ok(text) if std::io::stdout().write_all(text.as_bytes()).is_ok() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("onehop-node-agent: {why}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn start(args: &mut Args) -> anyhow::Result<()> {

@@ -16,6 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use crate::http::{Handler, response};
+use crate::questions::Questions;
 use crate::sys::process::usage;
 use crate::table::element::Family;
 
@@ -274,16 +275,18 @@ impl Metrics {
         self.livez.get_or_create(&code(status)).inc();
     }
 
-    /// Handler of the metrics port. `configz` is what the agent runs with, as JSON.
-    pub fn handler(self: Arc<Self>, configz: String) -> Handler {
+    /// Handler of the metrics port. `configz` is what the agent runs with, as JSON; `questions` are taken by the app.
+    pub fn handler(self: Arc<Self>, configz: String, questions: Questions) -> Handler {
         Arc::new(move |request| match request.uri().path() {
             "/metrics" => {
                 self.look_at_process();
-                response(StatusCode::OK, CONTENT_TYPE, self.registry.page())
+                response(StatusCode::OK, CONTENT_TYPE, self.registry.page()).into()
             }
-            "/configz" => response(StatusCode::OK, "application/json", configz.clone()),
-            "/proxyMode" => response(StatusCode::OK, "text/plain", "nftables"),
-            _ => response(StatusCode::NOT_FOUND, "text/plain", "404 page not found\n"),
+            "/configz" => response(StatusCode::OK, "application/json", configz.clone()).into(),
+            "/proxyMode" => response(StatusCode::OK, "text/plain", "nftables").into(),
+            _ => questions.answer(request).unwrap_or_else(|| {
+                response(StatusCode::NOT_FOUND, "text/plain", "404 page not found\n").into()
+            }),
         })
     }
 

@@ -1,6 +1,8 @@
 //! What the agent tells people about their Services, as Events. The app only queues; writing Events
 //! is I/O and never happens in the commit path (S-131).
 
+use std::fmt;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use onehop_core::id::NodeName;
 use onehop_core::service::ServiceSpec;
@@ -73,32 +75,7 @@ impl Notifier {
     /// Frontends of a Service cannot be programmed as wanted.
     pub fn notices(&self, service: &ServiceSpec, notices: &[Notice]) {
         for notice in notices {
-            let (reason, message) = match notice {
-                Notice::Lost { front, winner } => (
-                    "FrontendConflict",
-                    format!(
-                        "{front} belongs to the older Service {winner}; it is not programmed for this one"
-                    ),
-                ),
-                Notice::Cut { front, left_out } => (
-                    "TooManyEndpoints",
-                    format!(
-                        "{front} has more endpoints than a list can hold; {left_out} are left out"
-                    ),
-                ),
-                Notice::Unrestricted { family } => (
-                    "SourceRangesIncomplete",
-                    format!(
-                        "loadBalancerSourceRanges has no range of {family}: anybody may use the load balancer's \
-                         addresses of that family (--unlisted-family=closed lets nobody)"
-                    ),
-                ),
-                Notice::Refused { front } => (
-                    "FrontendRefused",
-                    format!("the kernel refused {front}; it is tried again"),
-                ),
-            };
-            self.warn(service, reason, message);
+            self.warn(service, notice.reason(), notice.to_string());
         }
     }
 
@@ -110,5 +87,39 @@ impl Notifier {
             reason,
             message,
         });
+    }
+}
+
+impl Notice {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Lost { .. } => "FrontendConflict",
+            Self::Cut { .. } => "TooManyEndpoints",
+            Self::Unrestricted { .. } => "SourceRangesIncomplete",
+            Self::Refused { .. } => "FrontendRefused",
+        }
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost { front, winner } => write!(
+                f,
+                "{front} belongs to the older Service {winner}; it is not programmed for this one"
+            ),
+            Self::Cut { front, left_out } => write!(
+                f,
+                "{front} has more endpoints than a list can hold; {left_out} are left out"
+            ),
+            Self::Unrestricted { family } => write!(
+                f,
+                "loadBalancerSourceRanges has no range of {family}: anybody may use the load balancer's \
+                 addresses of that family (--unlisted-family=closed lets nobody)"
+            ),
+            Self::Refused { front } => {
+                write!(f, "the kernel refused {front}; it is tried again")
+            }
+        }
     }
 }

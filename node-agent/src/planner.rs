@@ -283,6 +283,16 @@ impl Planner {
         self.totals.no_local
     }
 
+    /// What a Service wants of the kernel.
+    pub fn programmed(&self, key: &ServiceKey) -> Option<&Elements> {
+        self.ledger.wanted_by(&Owner::Service(key.clone()))
+    }
+
+    /// What there is to tell about a Service.
+    pub fn noticed(&self, key: &ServiceKey) -> &[Notice] {
+        self.summaries.get(key).map_or(&[], |of| &of.notices)
+    }
+
     /// A digest of what the kernel holds once the last batch is committed.
     pub fn digest(&self) -> u64 {
         self.ledger.digest()
@@ -480,7 +490,7 @@ pub fn tcp_frontends(elements: &Elements) -> BTreeSet<Front> {
 }
 
 /// The frontend that an element belongs to.
-fn front_of(element: &ElementKey) -> Option<Front> {
+pub fn front_of(element: &ElementKey) -> Option<Front> {
     let (family, _, key) = element;
     match *key {
         Key::Frontend(frontend) | Key::FrontendSlot(frontend, _) | Key::Range(frontend, _) => {

@@ -37,6 +37,7 @@ use crate::node_file::{self, NodeFile};
 use crate::notify::Notifier;
 use crate::peer::{Peer, Sighting};
 use crate::peer_watch::Watcher;
+use crate::questions::{Question, Questions};
 use crate::ready::{self, Readiness};
 use crate::state::{Change, Ownership, State};
 use crate::sys::links::links;
@@ -79,6 +80,7 @@ struct Inlets {
     network: Receiver<()>,
     peer: UnboundedReceiver<Sighting>,
     fatal: UnboundedReceiver<String>,
+    questions: Receiver<Question>,
     stop: CancellationToken,
 }
 
@@ -101,6 +103,11 @@ impl Opening {
             stop: self.stop.clone(),
         };
         addrs.iter().map(port).collect()
+    }
+
+    fn metrics(&mut self, config: &Config, of: &Arc<Metrics>, asked: Questions) -> Vec<Port> {
+        let handler = of.clone().handler(configz(config), asked);
+        self.ports(&config.metrics_binds, &handler)
     }
 }
 
@@ -134,10 +141,8 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         &config.health_binds,
         &proxy::handler(board.clone(), metrics.clone()),
     );
-    let own = opening.ports(
-        &config.metrics_binds,
-        &metrics.clone().handler(configz(&config)),
-    );
+    let (asked, questions) = Questions::new(clock);
+    let own = opening.metrics(&config, &metrics, asked);
     let ports = Ports {
         board: board.clone(),
         clock,
@@ -202,6 +207,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         network,
         peer,
         fatal: fatal_failures,
+        questions,
         stop,
     };
     drive(app, inlets, uplinks, clock).await
@@ -335,6 +341,7 @@ async fn drive(
             Some(failure) = inlets.bind_failures.recv() => app.bind_failed(&failure),
             Some(()) = inlets.network.recv() => look_around(&mut app, uplinks.as_mut())?,
             Some(sighting) = inlets.peer.recv() => app.sighted(sighting),
+            Some(question) = inlets.questions.recv() => app.asked(question),
             () = timer => {}
         }
     }

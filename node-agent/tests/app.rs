@@ -29,6 +29,7 @@ use onehop_node_agent::http::Tables;
 use onehop_node_agent::metrics::Metrics;
 use onehop_node_agent::node_file::{Keeper, NodeFile, PortAnswer};
 use onehop_node_agent::notify::Notifier;
+use onehop_node_agent::questions::Question;
 use onehop_node_agent::ready::Readiness;
 use onehop_node_agent::state::{Change, Ownership, State};
 use onehop_node_agent::table::element::{
@@ -472,6 +473,65 @@ async fn s264_once_an_hour_the_tables_are_compared_and_only_differences_are_writ
         assert_eq!(*world.held.lock().expect("lock"), whole, "S-264");
         assert_eq!(world.status("s0"), (200, 1), "no answer changes by it");
     }
+}
+
+/// Asked for by somebody on the node: at once, and the answer says how much was not as it should be.
+#[tokio::test]
+async fn s264_s312_a_comparison_is_made_when_it_is_asked_for() {
+    let objects = [
+        put(local_lb("s0", 1)),
+        put_slice("e0", "s0", &[local(1), ep(2)]),
+    ];
+    let mut world = World::settled(objects).await;
+    let whole = world.held.lock().expect("lock").clone();
+    for missing in [0, 2] {
+        for key in whole.keys().rev().take(missing) {
+            world.held.lock().expect("lock").remove(key);
+        }
+        let (answer, mut answered) = tokio::sync::oneshot::channel();
+        world.app.asked(Question::Verify { answer });
+        world.app.advance().expect("the writer lives");
+        assert!(world.app.is_busy(), "S-312: the tables are read");
+        world.reported().await;
+        if missing > 0 {
+            assert!(answered.try_recv().is_err(), "not before it is mended");
+            world.finish(Ok(())).await;
+        }
+        assert_eq!(answered.await, Ok(missing), "S-264");
+        assert_eq!(*world.held.lock().expect("lock"), whole, "S-264");
+    }
+}
+
+/// What is programmed is told Service by Service, in words.
+#[tokio::test]
+async fn s207_frontends_lists_and_verdicts_are_told_by_service() {
+    let mut sticky = service("s1", 2);
+    sticky.affinity = Some(Duration::from_hours(3));
+    let objects = [
+        put(local_lb("s0", 1)),
+        put_slice("e0", "s0", &[local(1), ep(2)]),
+        put(sticky),
+        put_slice("e1", "s1", &[ep(3)]),
+        put(service("s2", 3)),
+    ];
+    let mut world = World::settled(objects).await;
+    let mut ask = |only: Option<&str>| {
+        let (answer, mut answered) = tokio::sync::oneshot::channel();
+        let only = only.map(key);
+        world.app.asked(Question::Services { only, answer });
+        answered.try_recv().expect("S-207: from memory")
+    };
+    insta::assert_snapshot!(ask(None));
+    let one = ask(Some("s2"));
+    assert!(
+        one.contains("nobody: refused") && !one.contains("s1"),
+        "S-207: {one}"
+    );
+    let unknown = ask(Some("nobody"));
+    assert!(
+        unknown.contains("is not proxied by this agent"),
+        "{unknown}"
+    );
 }
 
 #[tokio::test]

@@ -18,8 +18,9 @@ use std::time::Duration;
 
 use e2e_apiserver::{ApiServer, Config as ApiConfig, Identity, Serving};
 use k8s_openapi::api::core::v1::{Event, Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -322,5 +323,125 @@ fn s105_a_health_check_node_port_that_another_process_has_is_an_event_and_opened
                 tokio::net::TcpStream::connect((NODE, 30034)).await.is_ok()
             })
             .await;
+    });
+}
+
+/// A LoadBalancer Service with policy Local and this health port, and a ready endpoint on this node.
+async fn make_local(world: &World, name: &str, port: u16) {
+    let client = world.server.client(&Identity::admin());
+    let service: Service = serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": {"service.kubernetes.io/service-proxy-name": "onehop"}},
+        "spec": {
+            "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": port,
+            // Node ports of its own would be given from the same numbers.
+            "allocateLoadBalancerNodePorts": false,
+            "ports": [{"port": 80, "targetPort": 8080}],
+        },
+    }))
+    .unwrap();
+    let slice: EndpointSlice = serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.244.1.5"], "nodeName": "n1", "conditions": {"ready": true}}],
+        "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
+    }))
+    .unwrap();
+    let params = PostParams::default();
+    let services: Api<Service> = Api::default_namespaced(client.clone());
+    services.create(&params, &service).await.unwrap();
+    let slices: Api<EndpointSlice> = Api::default_namespaced(client);
+    slices.create(&params, &slice).await.unwrap();
+}
+
+fn descriptors(agent: &Agent) -> usize {
+    let folder = format!("/proc/{}/fd", agent.child.id());
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+/// Health ports come and go by the hundred, with connections open that nobody closes: every descriptor is given back.
+#[test]
+fn s105_health_ports_that_come_and_go_leave_no_descriptor_behind() {
+    const PORTS: std::ops::Range<u16> = 30_100..30_160;
+    const ROUNDS: usize = 4;
+    // Connections to the API server, of which a client keeps some.
+    const FEW: usize = 6;
+    on_a_node(|world| async move {
+        let client = world.server.client(&Identity::admin());
+        let services: Api<Service> = Api::default_namespaced(client.clone());
+        let slices: Api<EndpointSlice> = Api::default_namespaced(client);
+        let agent = world.agent("agent", "@onehop-start-descriptors");
+        world.ready(&agent).await;
+        let before = descriptors(&agent);
+        for round in 0..ROUNDS {
+            let mut open = Vec::new();
+            for port in PORTS {
+                make_local(&world, &format!("lb-{port}"), port).await;
+            }
+            for port in PORTS {
+                let what = format!("S-105, round {round}: {port} is open");
+                world
+                    .eventually(&what, async || {
+                        let connected = tokio::net::TcpStream::connect((NODE, port)).await;
+                        open.extend(connected);
+                        open.len() > usize::from(port - PORTS.start)
+                    })
+                    .await;
+            }
+            let most = descriptors(&agent);
+            assert!(
+                most >= before + PORTS.len(),
+                "{before} before, {most} with all of them"
+            );
+            for port in PORTS {
+                let (name, params) = (format!("lb-{port}"), DeleteParams::default());
+                services.delete(&name, &params).await.unwrap();
+                slices.delete(&name, &params).await.unwrap();
+            }
+            // The clients never close: a port that goes takes its connections along.
+            let what = format!("S-105, round {round}: about {before} descriptors again");
+            world
+                .eventually(&what, async || descriptors(&agent) <= before + FEW)
+                .await;
+            drop(open);
+        }
+    });
+}
+
+fn asked(arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(BINARY).args(arguments).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+/// The commands for people on a node, as in `kubectl exec`.
+#[test]
+fn s207_s312_what_is_programmed_is_printed_and_verified_on_the_node() {
+    on_a_node(|world| async move {
+        let nobody = asked(&["dump"]);
+        assert!(
+            !nobody.0 && nobody.1.contains("no agent answers"),
+            "{nobody:?}"
+        );
+        make_local(&world, "lb", 30_200).await;
+        let agent = world.agent("agent", "@onehop-start-dump");
+        world.ready(&agent).await;
+        world
+            .eventually("the metrics port is open", async || asked(&["dump"]).0)
+            .await;
+        for arguments in [&["dump"][..], &["dump", "default/lb"]] {
+            let (good, text) = asked(arguments);
+            let served = "10.244.1.5:8080";
+            assert!(
+                good && text.starts_with("default/lb\n") && text.contains(served),
+                "S-207: {text}"
+            );
+        }
+        let (good, text) = asked(&["verify", "--from", "127.0.0.1:10349"]);
+        assert!(
+            good && text == "the kernel holds what it should\n",
+            "S-312, S-264: {text}"
+        );
+        let wrong = asked(&["dump", "lb"]);
+        assert!(!wrong.0 && wrong.1.contains("NAMESPACE/NAME"), "{wrong:?}");
     });
 }

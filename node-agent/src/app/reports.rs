@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{App, Flight, PAUSE, PAUSE_MAX, VERIFY, Work};
+use super::{App, Flight, PAUSE, PAUSE_MAX, VERIFY, Verification, Work};
 use crate::http::Tables;
 use crate::ready::Readiness;
 use crate::table::element::{CommitFailure, Elements};
@@ -80,6 +80,12 @@ impl App {
         self.out.flows.clean(flight.flows);
         if !self.state.is_dirty() {
             self.keeper.keep(|| self.node_file());
+        }
+        if let Some(Verification { differed, asked }) = flight.verified {
+            for who in asked {
+                // Who asked may have gone.
+                let _ = who.send(differed);
+            }
         }
         self.truth = flight.targets;
         self.ranges = flight.ranges.or(self.ranges.take());

@@ -102,7 +102,7 @@ impl Ports {
 }
 
 fn handler(service: ServiceKey, board: Arc<Board>) -> Handler {
-    Arc::new(move |_| response(&board.port(&service)))
+    Arc::new(move |_| response(&board.port(&service)).into())
 }
 
 /// Status, headers and body of S-101 to S-103, the same for every method and path.

@@ -24,9 +24,12 @@ pub fn handler(board: Arc<Board>, metrics: Arc<Metrics>) -> Handler {
                 metrics.livez(status);
                 (status, body)
             }
-            _ => return response(StatusCode::NOT_FOUND, "text/plain", "404 page not found\n"),
+            _ => {
+                let body = "404 page not found\n";
+                return response(StatusCode::NOT_FOUND, "text/plain", body).into();
+            }
         };
-        response(status, "application/json", body)
+        response(status, "application/json", body).into()
     })
 }
 
