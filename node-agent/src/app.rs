@@ -296,6 +296,7 @@ impl App {
         let own = [
             self.retry_at,
             self.state.next_guard_end(),
+            self.state.next_handover(),
             Some(self.verify_at),
         ];
         let own = own.into_iter().filter(|_| idle).flatten();
@@ -305,6 +306,11 @@ impl App {
     /// Gives the writer its next order, if it is idle and there is one.
     pub fn advance(&mut self) -> Result<(), WriterGone> {
         self.state.guards().pass(self.clock.now());
+        let (planner, peer) = (&self.planner, &self.peer);
+        let looks = peer.looks();
+        self.state.pass_handovers(self.clock.now(), looks, |key| {
+            planner.fronts(key).any(|front| peer.serves(&front))
+        });
         if self
             .peer
             .next_look()

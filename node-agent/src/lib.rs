@@ -14,6 +14,7 @@ pub mod compile;
 pub mod dump;
 pub mod flows;
 pub mod guard;
+pub mod handover;
 pub mod health;
 pub mod http;
 pub mod ledger;

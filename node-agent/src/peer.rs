@@ -51,6 +51,7 @@ pub struct Peer {
     /// Program although one lives.
     overridden: bool,
     last: Sighting,
+    looks: u64,
     committed: Option<Time>,
     /// Frontends of ours in its tables, and since when.
     shared: BTreeMap<Front, Time>,
@@ -74,6 +75,7 @@ impl Peer {
             mode,
             overridden,
             last: Sighting::default(),
+            looks: 0,
             committed: None,
             shared: BTreeMap::new(),
             given_up: BTreeMap::new(),
@@ -97,6 +99,22 @@ impl Peer {
         let since = |front: &Front| self.shared.get(front).copied().unwrap_or(now);
         self.shared = ours.map(|front| (*front, since(front))).collect();
         self.last = sighting;
+        self.looks += 1;
+    }
+
+    /// How often it was looked at.
+    pub fn looks(&self) -> u64 {
+        self.looks
+    }
+
+    /// Whether there is one in nftables mode that takes over, frontend by frontend, what we leave (S-345).
+    pub fn takes_services(&self) -> bool {
+        self.mode == Mode::Beside && self.last.tables
+    }
+
+    /// Whether its tables serve a frontend.
+    pub fn serves(&self, front: &Front) -> bool {
+        self.last.fronts.contains(front)
     }
 
     /// How far to go as the only proxy. Leftover tables alone are no living kube-proxy.

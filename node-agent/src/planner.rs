@@ -288,6 +288,12 @@ impl Planner {
         self.ledger.wanted_by(&Owner::Service(key.clone()))
     }
 
+    /// The frontends of which something is programmed for a Service.
+    pub fn fronts(&self, key: &ServiceKey) -> impl Iterator<Item = Front> {
+        let elements = self.programmed(key).into_iter().flatten();
+        elements.filter_map(|(element, _)| front_of(element))
+    }
+
     /// What there is to tell about a Service.
     pub fn noticed(&self, key: &ServiceKey) -> &[Notice] {
         self.summaries.get(key).map_or(&[], |of| &of.notices)

@@ -20,6 +20,7 @@ use crate::collection::{Collection, Step};
 use crate::compile::choices::Choices;
 use crate::guard::network::{self, Network};
 use crate::guard::{Cluster, Compiled, Fate, Guards, PodView};
+use crate::handover::Handovers;
 use crate::node::{Eligibility, OUT_OF_SERVICE};
 use crate::table::element::Elements;
 use crate::table::layout::Ranges;
@@ -84,6 +85,8 @@ pub struct State {
     service_cidrs: Collection<String, Vec<IpNet>>,
     /// Services that kube-proxy programs too (S-126).
     given_up: BTreeSet<ServiceKey>,
+    /// Services that kube-proxy is to program from now on (S-345).
+    handovers: Handovers,
     targets: Collection<NodeName, Box<OwnTargets>>,
     /// A lost object is no statement (K-21): what it said last holds.
     known_targets: KnownTargets,
@@ -117,6 +120,7 @@ impl State {
             last_node: None,
             service_cidrs: Collection::default(),
             given_up: BTreeSet::new(),
+            handovers: Handovers::default(),
             targets: Collection::default(),
             known_targets: KnownTargets::default(),
             guards: Guards::default(),
@@ -159,10 +163,7 @@ impl State {
     /// Takes a step. Returns the Services that it made dirty.
     pub fn apply(&mut self, change: Change) -> BTreeSet<ServiceKey> {
         let touched = match change {
-            Change::Service(step) => {
-                let changed = self.services.step(step);
-                changed.into_iter().map(|changed| changed.key).collect()
-            }
+            Change::Service(step) => self.service_step(step),
             Change::Slice(step) => self.slice(step),
             Change::Node(step) => self.node_step(step),
             Change::Targets(step) => self.targets_step(step),
@@ -217,9 +218,25 @@ impl State {
 
     /// A Service, if we proxy it.
     pub fn service(&self, key: &ServiceKey) -> Option<&ServiceSpec> {
-        let service = self.services.get(key)?;
-        let ours = self.ownership.covers(service) && !self.given_up.contains(key);
-        ours.then_some(&**service)
+        let known = self.services.get(key).map(|service| &**service);
+        let ours = known.filter(|service| self.ownership.covers(service));
+        let service = ours.or_else(|| self.handovers.get(key));
+        service.filter(|_| !self.given_up.contains(key))
+    }
+
+    /// Whether there is a kube-proxy that takes Services which are not ours any more.
+    pub fn set_taker(&mut self, there: bool) {
+        self.handovers.set_taker(there);
+    }
+
+    /// Lets go of Services that kube-proxy has taken, or had time enough to take.
+    pub fn pass_handovers(&mut self, now: Time, looks: u64, taken: impl Fn(&ServiceKey) -> bool) {
+        self.dirty.extend(self.handovers.pass(now, looks, taken));
+    }
+
+    /// When [`State::pass_handovers`] has something to do by itself.
+    pub fn next_handover(&self) -> Option<Time> {
+        self.handovers.next_end()
     }
 
     /// Leaves a Service to kube-proxy, which programs it too.
@@ -336,7 +353,9 @@ impl State {
 
     /// Health check node port of a Service that has one (S-100).
     pub fn health_port(&self, key: &ServiceKey) -> Option<u16> {
+        // The port is for kube-proxy to open, which tries again only when it syncs.
         self.service(key)
+            .filter(|_| self.handovers.get(key).is_none())
             .filter(|service| service.kind == ServiceKind::LoadBalancer)
             .filter(|service| service.external_policy == TrafficPolicy::Local)
             .and_then(|service| service.health_check_node_port)
@@ -354,7 +373,8 @@ impl State {
 
     /// Marks every Service dirty.
     pub fn touch_all(&mut self) {
-        self.dirty.extend(self.services.keys().cloned());
+        let all = self.services.keys().chain(self.handovers.keys());
+        self.dirty.extend(all.cloned());
         self.guards.touch_all();
     }
 
@@ -383,6 +403,22 @@ impl State {
         std::mem::take(&mut self.node_changed)
     }
 
+    fn service_step(&mut self, step: Step<ServiceKey, Box<ServiceSpec>>) -> BTreeSet<ServiceKey> {
+        let mut touched = BTreeSet::new();
+        for changed in self.services.step(step) {
+            let key = changed.key;
+            let old = changed.old.filter(|old| self.ownership.covers(old));
+            let beside = self.ownership.mode == Mode::Beside;
+            if self.services.get(&key).is_some() {
+                self.handovers.forget(&key);
+            } else if let Some(old) = old.filter(|_| beside && !self.given_up.contains(&key)) {
+                self.handovers.left(old);
+            }
+            touched.insert(key);
+        }
+        touched
+    }
+
     fn slice(&mut self, step: Step<ObjectKey, Slice>) -> BTreeSet<ServiceKey> {
         let mut touched = BTreeSet::new();
         for changed in self.slices.step(step) {
@@ -403,6 +439,12 @@ impl State {
                 slices.insert(changed.key);
                 touched.insert(new.service.clone());
             }
+        }
+        for key in touched
+            .iter()
+            .filter(|key| !self.by_service.contains_key(*key))
+        {
+            self.handovers.forget(key);
         }
         touched
     }

@@ -16,10 +16,12 @@ use std::time::Duration;
 use common::*;
 use kube::Client;
 use kube::client::Body;
-use onehop_core::service::TrafficPolicy;
+use onehop_core::id::{Frontend, Protocol};
+use onehop_core::service::{ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
 use onehop_node_agent::app::{App, Outlets};
 use onehop_node_agent::args::{Mode, NodePortAddresses};
+use onehop_node_agent::claims::Front;
 use onehop_node_agent::collection::Step;
 use onehop_node_agent::flows::{FlowCleaner, Inbox as FlowInbox};
 use onehop_node_agent::health::board::Board;
@@ -29,6 +31,7 @@ use onehop_node_agent::http::Tables;
 use onehop_node_agent::metrics::Metrics;
 use onehop_node_agent::node_file::{Keeper, NodeFile, PortAnswer};
 use onehop_node_agent::notify::Notifier;
+use onehop_node_agent::peer::Sighting;
 use onehop_node_agent::questions::Question;
 use onehop_node_agent::ready::Readiness;
 use onehop_node_agent::state::{Change, Ownership, State};
@@ -499,6 +502,82 @@ async fn s264_s312_a_comparison_is_made_when_it_is_asked_for() {
         }
         assert_eq!(answered.await, Ok(missing), "S-264");
         assert_eq!(*world.held.lock().expect("lock"), whole, "S-264");
+    }
+}
+
+/// The label is taken off, which the watch shows as a deletion: the health port is free at once, and connections are
+/// served until kube-proxy serves them, or until it had time enough.
+#[tokio::test]
+async fn s345_what_goes_to_kube_proxy_stays_programmed_until_it_serves_it() {
+    let objects = || {
+        [
+            put(local_lb("s0", 1)),
+            put_slice("e0", "s0", &[local(1), ep(2)]),
+        ]
+    };
+    let serves = |world: &World| {
+        let held = world.held.lock().expect("lock");
+        held.keys().any(|(_, set, _)| *set == SetId::ServiceIps)
+    };
+    let seen = |fronts: &[Front]| Sighting {
+        tables: true,
+        fronts: fronts.iter().copied().collect(),
+        ..Sighting::default()
+    };
+    let front = Front::Vip(Frontend {
+        address: addr("10.96.0.1"),
+        protocol: Protocol::Tcp,
+        port: 80,
+    });
+    for takes in [true, false] {
+        let mut world = World::settled(objects()).await;
+        // It has had it before; what was seen then tells nothing of now.
+        world.app.sighted(seen(&[front]));
+        world.apply([remove("s0")]);
+        assert!(
+            !world.app.is_busy() && serves(&world),
+            "S-345: it is served"
+        );
+        world.app.sighted(seen(&[]));
+        world.app.advance().expect("the writer lives");
+        assert!(!world.app.is_busy() && serves(&world), "S-345: and goes on");
+        assert!(world.listens.borrow().is_empty(), "S-345: the port is free");
+        if takes {
+            world.app.sighted(seen(&[front]));
+        } else {
+            let at = world.app.next_look().expect("S-345: not for ever");
+            assert!(at <= world.clock.now() + Duration::from_secs(5));
+            while world.clock.now() < at {
+                world.clock.sleep_until(at).await;
+            }
+        }
+        world.app.advance().expect("the writer lives");
+        world.finish(Ok(())).await;
+        assert!(!serves(&world), "S-345: kube-proxy's, takes: {takes}");
+    }
+    // Nobody is there to take it, it is being deleted, or its slices went with it.
+    let mut world = World::settled(objects()).await;
+    world.apply([remove("s0")]);
+    world.finish(Ok(())).await;
+    assert!(!serves(&world));
+    for with_mark in [true, false] {
+        let mut world = World::settled(objects()).await;
+        world.app.sighted(seen(&[]));
+        if with_mark {
+            let marked = ServiceSpec {
+                deleted: Some(Time::EPOCH),
+                ..local_lb("s0", 1)
+            };
+            world.apply([put(marked)]);
+            if world.app.is_busy() {
+                world.finish(Ok(())).await;
+            }
+            world.apply([remove("s0")]);
+        } else {
+            world.apply([remove("s0"), remove_slice("e0")]);
+        }
+        world.finish(Ok(())).await;
+        assert!(!serves(&world), "S-02: deleted, with a mark: {with_mark}");
     }
 }
 

@@ -14,6 +14,7 @@ impl App {
         let planner = &self.planner;
         self.peer
             .see(sighting, now, |front| planner.owner(front).cloned());
+        self.state.set_taker(self.peer.takes_services());
         let stand = self.peer.stand(now);
         if stand == Stand::Refuse && had != Stand::Refuse {
             tracing::error!(
