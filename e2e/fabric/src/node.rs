@@ -124,6 +124,15 @@ impl NodeNet {
         batch.run(self.netns())
     }
 
+    /// The node cannot reach the management network, and with it the API server, any more; or again. Everything else of it
+    /// goes on.
+    pub fn cut_off(&self, cut: bool) -> Result<()> {
+        let state = if cut { "down" } else { "up" };
+        let mut batch = Batch::default();
+        batch.line(format!("link set mgmt0 {state}"));
+        batch.run(self.netns())
+    }
+
     /// The node's address (`InternalIP`).
     pub fn address(&self) -> Ipv4Addr {
         host([10, 0, 1], 10 + self.inner.plan.index)

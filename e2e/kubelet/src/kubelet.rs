@@ -131,6 +131,13 @@ impl Kubelet {
         })
     }
 
+    /// Dies, as when it is dropped: pods' processes run on, and nobody ends or probes them any more.
+    pub fn die(&self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+
     /// The node it runs pods on.
     pub fn node(&self) -> &NodeNet {
         &self.shared.node
@@ -189,9 +196,7 @@ impl PodPlaces {
 
 impl Drop for Kubelet {
     fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
-        }
+        self.die();
     }
 }
 

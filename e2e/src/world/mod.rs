@@ -180,6 +180,10 @@ pub struct WorldConfig {
     pub cluster: Cluster,
     /// Flags of the agents beside those that every world gives.
     pub agent_flags: Vec<&'static str>,
+    /// Nodes on which no Service proxy ever runs (FC-79a).
+    pub without_proxy: Vec<&'static str>,
+    /// A real kube-proxy lives on every node beside its agent.
+    pub kube_proxy_too: bool,
     /// Load balancers ask agents for the health of pods, on port 10290.
     pub pod_health: bool,
     /// How many controllers there are.
@@ -202,6 +206,8 @@ impl Default for WorldConfig {
             speeds: Speeds::all(1),
             cluster: Cluster::default(),
             agent_flags: Vec::new(),
+            without_proxy: Vec::new(),
+            kube_proxy_too: false,
             pod_health: false,
             replicas: Replicas::One,
             keep_logs: true,
@@ -236,6 +242,8 @@ pub struct World {
     pub second: Option<Controller>,
     // Zone of each node.
     zones: BTreeMap<String, String>,
+    // Names of the pods of Service proxies.
+    proxies: Vec<String>,
     witness: Witness,
     plane: ControlPlane,
     local: LocalCloud,
@@ -269,12 +277,7 @@ impl World {
         objects
             .create(address_pool("pool", &cluster.family.pool()))
             .await?;
-        (config.progress)(match cluster.back_end {
-            BackEnd::Embedded => "API server with our object types",
-            BackEnd::Real => {
-                "etcd, kube-apiserver, kube-controller-manager, kube-scheduler; our object types"
-            }
-        });
+        (config.progress)(words_of(cluster.back_end));
         let witness = Witness::start(plane.client(), clock, config.seed);
         let local = LocalCloud::start(&fabric, clock, scale, &config)?;
         if let Some(authority) = &local.azure_ca {
@@ -336,6 +339,7 @@ impl World {
             controller,
             second,
             zones: start::places(&config),
+            proxies: node_proxy::names(&config),
             witness,
             plane,
             local,
@@ -436,6 +440,16 @@ impl World {
         fabric.end()?;
         last_words.folder.done();
         Ok(())
+    }
+}
+
+/// What a control plane consists of, for people who watch a world start.
+const fn words_of(back_end: BackEnd) -> &'static str {
+    match back_end {
+        BackEnd::Embedded => "API server with our object types",
+        BackEnd::Real => {
+            "etcd, kube-apiserver, kube-controller-manager, kube-scheduler; our object types"
+        }
     }
 }
 

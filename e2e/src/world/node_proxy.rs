@@ -1,6 +1,6 @@
 //! The Service proxy of a node: our agent, or a real kube-proxy in its place, as a hostNetwork pod.
 
-use super::{Programs, Proxy, start::NodesStart};
+use super::{Programs, Proxy, WorldConfig, start::NodesStart};
 use crate::controlplane::Account;
 use anyhow::{Context, Result};
 use e2e_fabric::Fabric;
@@ -8,17 +8,42 @@ use onehop_core::crd::{AGENT_COMPONENT, COMPONENT_LABEL};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Name of the proxy's pod on a node.
-pub(super) fn name(proxy: Proxy, node: &str) -> String {
+/// Who proxies on a node.
+fn on_node(config: &WorldConfig, node: &str) -> Vec<Proxy> {
+    if config.without_proxy.contains(&node) {
+        return Vec::new();
+    }
+    let too = config.kube_proxy_too.then_some(Proxy::KubeProxy);
+    [config.cluster.proxy].into_iter().chain(too).collect()
+}
+
+/// Names of all their pods.
+pub(super) fn names(config: &WorldConfig) -> Vec<String> {
+    let of_node = |node: &&'static str| {
+        let proxies = on_node(config, node).into_iter();
+        proxies.map(|proxy| name(proxy, node)).collect::<Vec<_>>()
+    };
+    config.nodes.iter().flat_map(of_node).collect()
+}
+
+/// Name of a proxy's pod on a node.
+fn name(proxy: Proxy, node: &str) -> String {
     match proxy {
         Proxy::Beside | Proxy::Replace => super::agent_name(node),
         Proxy::KubeProxy => format!("kube-proxy-{node}"),
     }
 }
 
-/// Its pod.
-pub(super) async fn pod(start: &NodesStart<'_>, node: &str) -> Result<Value> {
-    let proxy = start.config.cluster.proxy;
+/// The pods of a node's proxies.
+pub(super) async fn pods(start: &NodesStart<'_>, node: &str) -> Result<Vec<Value>> {
+    let mut pods = Vec::new();
+    for proxy in on_node(start.config, node) {
+        pods.push(pod(start, node, proxy).await?);
+    }
+    Ok(pods)
+}
+
+async fn pod(start: &NodesStart<'_>, node: &str, proxy: Proxy) -> Result<Value> {
     let container = match proxy {
         Proxy::Beside | Proxy::Replace => {
             let account = Account::NodeAgent {
@@ -29,9 +54,13 @@ pub(super) async fn pod(start: &NodesStart<'_>, node: &str) -> Result<Value> {
         }
         Proxy::KubeProxy => kube_proxy(node, &start.plane.kubeconfig(&Account::KubeProxy).await?),
     };
+    let mut labels = json!({"app": "node-proxy"});
+    if proxy == start.config.cluster.proxy {
+        labels[COMPONENT_LABEL] = json!(AGENT_COMPONENT);
+    }
     Ok(json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name(proxy, node), "namespace": "kube-system", "labels": {"app": "node-proxy", COMPONENT_LABEL: AGENT_COMPONENT}},
+        "metadata": {"name": name(proxy, node), "namespace": "kube-system", "labels": labels},
         "spec": {"nodeName": node, "hostNetwork": true, "containers": [container]},
     }))
 }

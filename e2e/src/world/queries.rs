@@ -1,6 +1,6 @@
 //! What scenarios ask of a world, and the accidents that they cause in it.
 
-use super::{Proxy, World, agent_name, eventually, node_proxy};
+use super::{Proxy, World, agent_name, eventually};
 use anyhow::{Context, Result};
 use e2e_fabric::Netns;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, Pod, Service};
@@ -21,9 +21,8 @@ const WITHIN: Duration = Duration::from_secs(30);
 impl World {
     /// Waits until every node's Service proxy says that it is in sync.
     pub async fn proxies_ready(&self) -> Result<()> {
-        for kubelet in &self.kubelets {
-            let pod = node_proxy::name(self.cluster.proxy, kubelet.node().name());
-            self.objects.pod_ready("kube-system", &pod, WITHIN).await?;
+        for pod in &self.proxies {
+            self.objects.pod_ready("kube-system", pod, WITHIN).await?;
         }
         Ok(())
     }

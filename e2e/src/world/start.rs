@@ -145,7 +145,7 @@ pub(super) fn places(config: &WorldConfig) -> BTreeMap<String, String> {
 pub(super) async fn nodes(start: &NodesStart<'_>) -> Result<Vec<Kubelet>> {
     let config = start.config;
     let speed = config.speeds.pod_grace;
-    let images = images(config.cluster.proxy, speed)?;
+    let images = images(config, speed)?;
     let mut kubelets = Vec::new();
     let places = places(config);
     for (index, (name, seed)) in config.nodes.iter().zip(config.seed..).enumerate() {
@@ -161,29 +161,30 @@ pub(super) async fn nodes(start: &NodesStart<'_>) -> Result<Vec<Kubelet>> {
         };
         let node = start.fabric.add_node(name)?;
         kubelets.push(Kubelet::start(start.plane.client(), node, kubelet).await?);
-        let pod = node_proxy::pod(start, name).await?;
-        start.plane.objects.create(pod).await?;
+        for pod in node_proxy::pods(start, name).await? {
+            start.plane.objects.create(pod).await?;
+        }
     }
     Ok(kubelets)
 }
 
 /// Image names of this world's pods, each with its program.
-fn images(proxy: Proxy, speed: u32) -> Result<ImageTable> {
+fn images(config: &WorldConfig, speed: u32) -> Result<ImageTable> {
     let ours = Programs::of_this_build()?;
-    let images = ImageTable::default().with(
+    let proxy = config.cluster.proxy;
+    let mut images = ImageTable::default().with(
         "pod-server",
         ours.path("pod-server")?,
         &["--speed", &speed.to_string()],
     );
-    Ok(match proxy {
-        Proxy::Beside | Proxy::Replace => {
-            images.with("onehop-node-agent", ours.path("onehop-node-agent")?, &[])
-        }
-        Proxy::KubeProxy => {
-            let program = Programs::of_the_control_plane()?.path("kube-proxy")?;
-            images.with("kube-proxy", program, &[])
-        }
-    })
+    if proxy != Proxy::KubeProxy {
+        images = images.with("onehop-node-agent", ours.path("onehop-node-agent")?, &[]);
+    }
+    if proxy == Proxy::KubeProxy || config.kube_proxy_too {
+        let program = Programs::of_the_control_plane()?.path("kube-proxy")?;
+        images = images.with("kube-proxy", program, &[]);
+    }
+    Ok(images)
 }
 
 /// The only replica of the controller.

@@ -5,6 +5,11 @@ use crate::{
     support::{Place, PodOnA, world_with_pod_on_a},
 };
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
 use onehop_e2e::{
     traffic::Transport,
     world::{Cluster, ServiceManifest, eventually},
@@ -210,4 +215,64 @@ pub(crate) async fn s84_with_policy_local_a_client_sticks_inside_the_local_list(
     assert_eq!(answer.peer.ip(), own.ip(), "S-84: the client's own address");
     assert_eq!(one(&world, Place::Outside, to).await?, answer.pod, "S-84");
     world.end().await
+}
+
+/// The Service of upstream's tests of affinity behind a load balancer, with this policy.
+fn behind_a_load_balancer(policy: &str, affinity: &str) -> ServiceManifest {
+    ServiceManifest::load_balancer("sticky", "nobody")
+        .with("selector", json!(null))
+        .with("externalTrafficPolicy", json!(policy))
+        .with("sessionAffinity", json!(affinity))
+}
+
+/// A client comes back through the load balancer, with affinity from the start, without it, and with it again. The load
+/// balancer has one node to send it to, as one that keeps clients on a node would.
+async fn affinity_of_a_load_balancer(on: Cluster, policy: &str, usable: &[&str]) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    let exclude = "node.kubernetes.io/exclude-from-external-load-balancers";
+    let label = json!({"metadata": {"labels": {exclude: "true"}}});
+    let nodes: Api<Node> = Api::all(world.kube());
+    nodes
+        .patch("b", &PatchParams::default(), &Patch::Merge(label))
+        .await?;
+    world.serve_by("sticky", &ALL).await?;
+    let served = world
+        .serve(behind_a_load_balancer(policy, "ClientIP"))
+        .await?;
+    let lb = served.lb();
+    let chosen = one(&world, Place::Outside, lb).await?;
+    assert!(usable.contains(&chosen.as_str()), "S-80, S-84: {chosen}");
+    let none = behind_a_load_balancer(policy, "None");
+    world.objects.apply(none.json()).await?;
+    let wanted: BTreeSet<String> = usable.iter().map(|&pod| pod.to_owned()).collect();
+    eventually(&world.clock, "S-82: every pod", WITHIN, async || {
+        let pods = world.answering(Place::Outside, lb, 3 * TIMES).await;
+        match pods {
+            Ok(pods) if pods == wanted => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    let again = behind_a_load_balancer(policy, "ClientIP");
+    world.objects.apply(again.json()).await?;
+    let chosen = eventually(&world.clock, "S-82: one pod", WITHIN, async || {
+        let chosen = one(&world, Place::Outside, lb).await;
+        chosen.map_err(|e| e.to_string())
+    })
+    .await?;
+    // And it goes on so.
+    assert_eq!(one(&world, Place::Outside, lb).await?, chosen, "S-82");
+    world.end().await
+}
+
+pub(crate) async fn s80_s82_a_client_of_a_load_balancer_sticks_with_policy_cluster(
+    on: Cluster,
+) -> Result<()> {
+    affinity_of_a_load_balancer(on, "Cluster", &ALL).await
+}
+
+pub(crate) async fn s82_s84_a_client_of_a_load_balancer_sticks_with_policy_local(
+    on: Cluster,
+) -> Result<()> {
+    affinity_of_a_load_balancer(on, "Local", &ALL[..2]).await
 }

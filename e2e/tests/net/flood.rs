@@ -1,20 +1,27 @@
 //! Many Services at once, and programs that are killed in the middle of them (I6).
 
-use crate::support::{PodOnA, world_with_pod_on_a};
+use crate::{
+    lab::{Want, pod_ports, selectorless},
+    support::{Place, PodOnA, world_with_pod_on_a},
+};
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::Service;
-use kube::api::ListParams;
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use kube::api::{DeleteParams, ListParams};
 use onehop_e2e::{
-    traffic::ask_tcp,
+    traffic::{Endpoint, Load, Transport, ask_tcp},
     world::{Cluster, ServiceManifest, eventually, sockets_of},
 };
+use serde_json::{Value, json};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
 
 const SERVICES: usize = 40;
+/// Services of the flood, and endpoints of each.
+const FLOOD: usize = 300;
+const ENDPOINTS: usize = 100;
 const WITHIN: Duration = Duration::from_mins(1);
 
 fn names() -> impl Iterator<Item = String> {
@@ -100,6 +107,103 @@ pub(crate) async fn i6_many_services_made_and_deleted_at_once_through_kills_end_
         } else {
             let cloud = format!("{balancers} load balancers, {groups} groups");
             Err(format!("{left} Services, {cloud}, verdicts {elements:?}"))
+        }
+    })
+    .await?;
+    world.end().await
+}
+
+/// A Service of the flood, and a slice of it with a hundred endpoints that nobody has.
+fn flooding(number: usize) -> [Value; 2] {
+    let name = format!("flood-{number}");
+    let address = |n: usize| format!("10.244.{}.{}", 100 + number % 100, n + 1);
+    let endpoints: Vec<Value> = (0..ENDPOINTS)
+        .map(|n| json!({"addresses": [address(n)], "nodeName": "b", "conditions": {"ready": true}}))
+        .collect();
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {
+            "name": name, "namespace": "default",
+            "labels": {"kubernetes.io/service-name": name},
+        },
+        "ports": pod_ports(), "endpoints": endpoints,
+    });
+    let service = selectorless(&name)
+        .with("ipFamilyPolicy", json!("SingleStack"))
+        .with("ipFamilies", json!(["IPv4"]));
+    [service.json(), slice]
+}
+
+async fn forget(world: &PodOnA, name: &str) -> Result<()> {
+    world.objects.delete_service(name).await?;
+    let slices = world.objects.api::<EndpointSlice>();
+    slices.delete(name, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// S-120, I8: hundreds of Services and tens of thousands of endpoints come and go at once. Who is served goes on being
+/// served, a change of one's own is in the kernel soon, and the node's health is answered all the time.
+pub(crate) async fn s120_i8_a_flood_of_services_and_endpoints_delays_nobody_else(
+    on: Cluster,
+) -> Result<()> {
+    const SOON: Duration = Duration::from_secs(3);
+    let world = world_with_pod_on_a(on).await?;
+    let steady = selectorless("steady").with("type", json!("NodePort"));
+    let exposed = world.expose(steady).await?;
+    world.serve_by("steady", &["web"]).await?;
+    let node = world.place(Place::NodeA).1;
+    let to = SocketAddr::new(node, exposed.node_port("tcp")?);
+    let healthz = SocketAddr::new(node, world.cluster.proxy.health_port());
+    world
+        .becomes(Place::Outside, Transport::Tcp, to, Want::From(&["web"]))
+        .await?;
+    let load = Load {
+        to: Endpoint {
+            transport: Transport::Tcp,
+            address: to,
+        },
+        per_second: 50,
+    };
+    let load = load.start(world.sockets.clone(), world.clock);
+    let all: Vec<Value> = (0..FLOOD).flat_map(flooding).collect();
+    let deletions = (0..FLOOD).map(|number| format!("flood-{number}"));
+    let deletions: Vec<String> = deletions.collect();
+    for round in 0..2 {
+        let flood = try_join_all(all.iter().map(|object| world.objects.apply(object.clone())));
+        let swaps = async {
+            for pod in ["ask-a", "web", "ask-a", "web"] {
+                world.serve_by("steady", &[pod]).await?;
+                let begun = world.clock.now();
+                world
+                    .becomes(Place::Outside, Transport::Tcp, to, Want::From(&[pod]))
+                    .await?;
+                let took = world.clock.now().since(begun);
+                assert!(
+                    took < SOON,
+                    "S-120, round {round}: {took:?} until {pod} serves"
+                );
+                assert_eq!(world.http_get(healthz, "/healthz")?.status, 200, "I8");
+            }
+            anyhow::Ok(())
+        };
+        let (made, swapped) = futures::future::join(flood, swaps).await;
+        made?;
+        swapped?;
+        try_join_all(deletions.iter().map(|name| forget(&world, name))).await?;
+    }
+    let (ledger, _) = load.stop().await;
+    let failed: Vec<_> = ledger.failures().collect();
+    assert!(failed.is_empty(), "I8: {failed:?}");
+    eventually(&world.clock, "nothing is left", WITHIN, async || {
+        let left = ["a", "b"].map(|node| {
+            let ruleset = world.ruleset(node).unwrap_or_default();
+            // Not the pods of node a.
+            ruleset.matches("10.244.1").count() - ruleset.matches("10.244.1.").count()
+        });
+        if left == [0, 0] {
+            Ok(())
+        } else {
+            Err(format!("{left:?}"))
         }
     })
     .await?;

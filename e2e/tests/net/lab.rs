@@ -92,7 +92,12 @@ impl PodOnA {
     pub(crate) async fn expose(&self, manifest: ServiceManifest) -> Result<Exposed> {
         let service = self.objects.apply(manifest.json()).await?;
         let name = service.metadata.name.context("a name")?;
-        let spec = self.objects.service(&name).await?.spec.context("a spec")?;
+        self.exposed(&name).await
+    }
+
+    /// A Service as the API server has it now.
+    pub(crate) async fn exposed(&self, name: &str) -> Result<Exposed> {
+        let spec = self.objects.service(name).await?.spec.context("a spec")?;
         Ok(Exposed {
             cluster: spec.cluster_ip.context("a ClusterIP")?.parse()?,
             ports: spec.ports.unwrap_or_default(),

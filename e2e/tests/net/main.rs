@@ -30,6 +30,8 @@ mod hairpin;
 mod health_port;
 mod lab;
 mod labels;
+mod local_policy;
+mod node_faults;
 mod node_gone;
 mod node_ports;
 mod removal;

@@ -52,6 +52,7 @@ pub(crate) async fn c42_l11_new_connections_avoid_a_dark_node_within_seconds_wha
         "C-42: before the crash"
     );
     let took = last.since(crash);
+    // FC-79a: a crash, all interfaces dark at once.
     assert!(took < FAIL_OVER, "C-42, L-11: {took:?}");
     // Nobody has taken the node out of the cluster meanwhile: this was not what it waited for.
     let nodes: Api<Node> = Api::all(world.kube());

@@ -22,12 +22,15 @@ macro_rules! scenarios {
                 s82_a_client_moves_when_its_endpoint_is_not_usable: more, Peer::Same;
                 s83_affinity_is_kept_over_a_restart_of_the_agent: more, Peer::Ours("S-83", "kills our agent");
                 s84_with_policy_local_a_client_sticks_inside_the_local_list: more, Peer::Same;
+                s80_s82_a_client_of_a_load_balancer_sticks_with_policy_cluster: essential, Peer::Same;
+                s82_s84_a_client_of_a_load_balancer_sticks_with_policy_local: more, Peer::Same;
             }
             choices {
                 s54_s73_empty_local_lists_refuse_and_unlisted_families_are_closed_by_choice: more, Peer::Ours("S-54", "asks for flags that kube-proxy does not have");
                 s114_healthz_heeds_a_missing_pod_network_by_choice: more, Peer::Ours("S-114", "asks for a flag that kube-proxy does not have");
             }
             conntrack {
+                s34_no_connection_of_the_node_or_through_it_has_a_node_ports_number: more, Peer::Ours("S-34", "kube-proxy takes any port");
                 s97_packets_outside_of_the_window_cut_no_connection: more, Peer::Ours("S-97", "asks for a flag's third value, which kube-proxy does not have");
                 s98_a_half_closed_connection_is_remembered_for_an_hour: more, Peer::Ours("S-98", "kube-proxy runs there without its times, which it cannot set from a namespace");
             }
@@ -54,6 +57,7 @@ macro_rules! scenarios {
                 s21_s33_external_addresses_serve_and_of_two_claims_the_older_wins: essential, Peer::Ours("S-33", "kube-proxy lets the last writer win");
             }
             flood {
+                s120_i8_a_flood_of_services_and_endpoints_delays_nobody_else: more, Peer::Ours("S-120", "kube-proxy waits a second between syncs");
                 i6_many_services_made_and_deleted_at_once_through_kills_end_right: more, Peer::Ours("I6", "kills our programs and counts what is left in our tables");
             }
             hairpin {
@@ -67,6 +71,16 @@ macro_rules! scenarios {
             }
             labels {
                 s02_a_service_comes_and_goes_with_its_label: essential, Peer::Ours("S-02", "the label's value is our name");
+                s345_s126_between_two_live_proxies_a_service_moves_with_its_label_and_its_health_port: more, Peer::Ours("S-345", "has both proxies on every node");
+            }
+            local_policy {
+                c43_l25_l09_a_node_answers_while_an_endpoint_on_it_can_serve_and_no_longer: essential, Peer::Same;
+            }
+            node_faults {
+                fc79a_s111_nodes_that_are_taken_away_with_a_signal_cost_no_connection: more, Peer::Ours("S-111", "kube-proxy heeds one of these signals");
+                fc79a_a_node_without_the_api_server_serves_what_it_knows_and_catches_up: more, Peer::Same;
+                fc79a_k24_pods_on_a_node_without_an_agent_are_targets_like_any_other: more, Peer::Ours("K-24", "is about nodes without our agent");
+                fc79a_pods_whose_kubelet_is_gone_get_no_new_connection_and_lose_none: more, Peer::Same;
             }
             node_gone {
                 c42_l11_new_connections_avoid_a_dark_node_within_seconds_whatever_the_cluster_says_of_it: more, Peer::Same;

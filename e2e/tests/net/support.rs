@@ -110,11 +110,16 @@ pub(crate) async fn world_with_pod_on_a(on: Cluster) -> Result<PodOnA> {
 
 /// The same with these flags of the agents.
 pub(crate) async fn world_with(on: Cluster, agent_flags: Vec<&'static str>) -> Result<PodOnA> {
-    let config = WorldConfig {
+    world_of(WorldConfig {
         cluster: on,
         agent_flags,
         ..WorldConfig::default()
-    };
+    })
+    .await
+}
+
+/// The same in a world of one's own choice, with at least the nodes `a` and `b`.
+pub(crate) async fn world_of(config: WorldConfig) -> Result<PodOnA> {
     let world = World::start(config).await?;
     let pods = [
         ("web", "web", "a"),

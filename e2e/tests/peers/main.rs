@@ -36,6 +36,10 @@ mod health_port;
 mod lab;
 #[path = "../net/labels.rs"]
 mod labels;
+#[path = "../net/local_policy.rs"]
+mod local_policy;
+#[path = "../net/node_faults.rs"]
+mod node_faults;
 #[path = "../net/node_gone.rs"]
 mod node_gone;
 #[path = "../net/node_ports.rs"]

@@ -1,0 +1,120 @@
+//! externalTrafficPolicy Local: which nodes answer, and what the cloud thinks of them.
+
+use crate::{
+    lab::{WITHIN, Want, pod_ports},
+    support::{Place, PodOnA, world_with_pod_on_a},
+};
+use anyhow::Result;
+use e2e_cloud::engine::{Engine, TargetState};
+use onehop_e2e::{
+    traffic::Transport,
+    world::{Cluster, ServiceManifest, eventually},
+};
+use serde_json::json;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+};
+
+/// What endpoints there are; who answers on node a and on node b; which nodes the cloud holds for healthy.
+type Step<'a> = (&'a [(&'a str, Stands)], [&'a [&'a str]; 2], &'a [IpAddr]);
+
+/// How an endpoint stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    Ready,
+    /// Terminating, and still serving.
+    Serves,
+}
+
+async fn endpoints(world: &PodOnA, of: &[(&str, Stands)]) -> Result<()> {
+    let mut all = Vec::new();
+    for (pod, stands) in of {
+        let mut endpoint = world.endpoint(pod).await?;
+        let ready = *stands == Stands::Ready;
+        endpoint["conditions"] = json!({"ready": ready, "serving": true, "terminating": !ready});
+        all.push(endpoint);
+    }
+    world.slice("web", "web", all, pod_ports()).await
+}
+
+/// Which addresses the cloud holds for healthy, in every group alike.
+fn healthy(world: &PodOnA) -> BTreeSet<IpAddr> {
+    let groups = world.cloud.look(Engine::inventory).groups;
+    let targets = groups.iter().flat_map(|(_, targets)| targets);
+    let mut by_address: BTreeMap<IpAddr, bool> = BTreeMap::new();
+    for target in targets {
+        let good = target.state == TargetState::Healthy;
+        *by_address.entry(target.target.ip()).or_insert(true) &= good;
+    }
+    let good = by_address.into_iter().filter(|(_, good)| *good);
+    good.map(|(address, _)| address).collect()
+}
+
+/// C-43, L-25, L-09: a node answers exactly while an endpoint on it can serve, ready or terminating. The cloud sends new
+/// connections to those with a ready one, and what it is told and what packets meet agree all the time.
+pub(crate) async fn c43_l25_l09_a_node_answers_while_an_endpoint_on_it_can_serve_and_no_longer(
+    on: Cluster,
+) -> Result<()> {
+    let world = world_with_pod_on_a(on).await?;
+    let manifest = ServiceManifest::load_balancer("web", "nobody")
+        .with("selector", json!(null))
+        .with("externalTrafficPolicy", json!("Local"));
+    endpoints(&world, &[("web", Stands::Ready)]).await?;
+    let served = world.serve(manifest).await?;
+    let node_port = world.exposed("web").await?.node_port("tcp")?;
+    let [a, b] = served.nodes();
+    let steps: [Step<'_>; 5] = [
+        (&[("web", Stands::Ready)], [&["web"], &[]], &[a]),
+        (
+            &[("web", Stands::Ready), ("ask-b", Stands::Ready)],
+            [&["web"], &["ask-b"]],
+            &[a, b],
+        ),
+        // L-09: the last pod of a node ends and serves meanwhile.
+        (
+            &[("web", Stands::Serves), ("ask-b", Stands::Ready)],
+            [&["web"], &["ask-b"]],
+            &[b],
+        ),
+        (&[("ask-b", Stands::Ready)], [&[], &["ask-b"]], &[b]),
+        // Both pods of a rollout on one node, the old one still serving.
+        (
+            &[("web", Stands::Serves), ("ask-a", Stands::Ready)],
+            [&["ask-a"], &[]],
+            &[a],
+        ),
+    ];
+    for (at, answers, good) in steps {
+        endpoints(&world, at).await?;
+        for (node, pods) in [a, b].into_iter().zip(answers) {
+            let to = SocketAddr::new(node, node_port);
+            let want = match pods {
+                [] => Want::Silence,
+                pods => Want::From(pods),
+            };
+            world
+                .becomes(Place::Outside, Transport::Tcp, to, want)
+                .await?;
+        }
+        let good: BTreeSet<IpAddr> = good.iter().copied().collect();
+        let what = format!("C-43: {good:?} are healthy with {at:?}");
+        eventually(&world.clock, &what, WITHIN, async || {
+            let seen = healthy(&world);
+            (seen == good)
+                .then_some(())
+                .ok_or_else(|| format!("{seen:?}"))
+        })
+        .await?;
+        world.cloud_settled().await;
+        // L-25: and nobody else's node is ever chosen.
+        let ready = at.iter().filter(|(_, stands)| *stands == Stands::Ready);
+        let ready: Vec<&str> = ready.map(|(pod, _)| *pod).collect();
+        let seen = world.answering(Place::Outside, served.lb(), 12).await?;
+        assert!(
+            seen.iter().all(|pod| ready.contains(&pod.as_str())),
+            "C-43, L-25: {seen:?} with {at:?}"
+        );
+    }
+    world.end().await
+}
