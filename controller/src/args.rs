@@ -247,7 +247,6 @@ impl Args {
             // Whether the install can go is not asked of the cloud, so neither places nor an identity are needed.
             ProviderName::Azure if self.uninstall_check => {}
             ProviderName::Aws => {
-                self.aws.check_claims(&classes, self.claim_classless)?;
                 let mut resolved =
                     self.aws
                         .resolve(install.clone(), cluster, proxy, switch_tail)?;
@@ -342,7 +341,10 @@ fn seconds(flag: &'static str, value: f64) -> Result<Duration, ArgsError> {
 
 #[cfg(test)]
 mod tests {
+    use onehop_core::id::ServiceKey;
+
     use super::*;
+    use crate::cloud::aws::settings::PeerServices;
 
     fn resolve(extra: &[&str]) -> Result<Config, ArgsError> {
         let base = ["onehop-controller", "--provider", "local"];
@@ -393,8 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn aws001_aws013_services_of_the_peer_are_claimed_only_where_its_service_part_is_said_to_be_off()
-     {
+    fn aws001_aws013_aws124_nothing_of_the_peers_is_taken_over_before_it_is_said_to_be_off() {
         let resolve = |extra: &[&str]| {
             let base = ["onehop-controller", "--provider", "aws"];
             let base = base
@@ -406,12 +407,32 @@ mod tests {
         assert_eq!(own.classes, ["onehop.dev/aws".to_owned()].into(), "AWS-001");
         assert_eq!(own.classless, Classless::Ignore, "AWS-001");
         let class = ["--load-balancer-class", "service.k8s.aws/nlb"];
+        let (off, take) = (
+            ["--lbc-service-controller-disabled"],
+            ["--take-over", "shop,default/web"],
+        );
         for claim in [&class[..], &["--claim-classless"][..]] {
-            let refused = resolve(claim).unwrap_err();
+            let of = |extra: &[&str]| {
+                resolve(&[claim, extra].concat()).map(|c| c.aws.unwrap().settings.take_over)
+            };
+            assert_eq!(
+                of(&[]).unwrap().peer,
+                PeerServices::MayAct,
+                "AWS-013: looked at only"
+            );
+            let refused = of(&take).unwrap_err();
             assert_eq!(refused, ArgsError::Aws(AwsArgsError::PeerActs), "AWS-013");
-            let off = ["--lbc-service-controller-disabled"];
-            assert!(resolve(&[claim, &off[..]].concat()).is_ok(), "AWS-013");
+            let taking = of(&[&off[..], &take[..]].concat()).unwrap();
+            assert_eq!(taking.peer, PeerServices::Off, "AWS-013");
+            let chosen = |namespace, name| taking.of.has(&ServiceKey::new(namespace, name));
+            assert!(chosen("shop", "any") && chosen("default", "web"), "AWS-124");
+            assert!(
+                !chosen("default", "api") && !chosen("other", "web"),
+                "AWS-124"
+            );
         }
+        let wrong = resolve(&[&class[..], &off[..], &["--take-over", "a/b/c"][..]].concat());
+        assert!(wrong.unwrap_err().to_string().contains("a/b/c"), "AWS-124");
     }
 
     #[test]

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use onehop_core::crd::{AddressPool, LoadBalancer};
+use kube::ResourceExt;
+use onehop_core::crd::{AddressPool, LoadBalancer, RELEASE_ANNOTATION};
 use onehop_core::endpoint::{Endpoints, Slice};
 use onehop_core::id::{NodeName, PodUid, ServiceKey};
 use onehop_core::node::NodeView;
@@ -227,12 +228,14 @@ impl Index {
     }
 
     /// A `LoadBalancer` came, changed or went. What we have written ourselves is no news; that
-    /// somebody deletes it is.
+    /// somebody deletes it, or asks for its release, is.
     pub fn on_balancer(&mut self, event: Seen<LoadBalancer>) -> Touched {
         let changes = self.balancers.apply(event, |b| Some(Arc::new(b.clone())));
         let news = changes.into_iter().filter(|change| {
             let new = self.balancers.get(&change.key);
-            new.is_none_or(|b| b.metadata.deletion_timestamp.is_some())
+            let released = |b: &Arc<LoadBalancer>| b.annotations().contains_key(RELEASE_ANNOTATION);
+            let before = change.old.as_ref().is_some_and(released);
+            new.is_none_or(|b| b.metadata.deletion_timestamp.is_some() || released(b) != before)
         });
         Touched::Services(news.map(|c| service_key(&c.key)).collect())
     }

@@ -56,7 +56,8 @@ pub enum Standing {
 
 impl Claim {
     /// How a Service stands to us. A claim is lost only where our finalizer or a `LoadBalancer` object
-    /// of our install for its UID is there (K-04).
+    /// of our install for its UID is there (K-04). What another program's finalizer says that it has is never torn down,
+    /// whatever tags of ours it carries (`Provider::is_theirs`).
     pub fn standing(&self, service: &ServiceSpec, object: Option<&LoadBalancer>) -> Standing {
         let ours = service.kind == ServiceKind::LoadBalancer
             && service.deleted.is_none()

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use onehop_core::crd::{
     ACCEPTED, Address, CloudResource, DEGRADED, INSTALL_LABEL, LastError, LoadBalancer,
     LoadBalancerSpec, LoadBalancerStatus, PROGRAMMED, PortCounts, TARGETS_FINALIZER, TARGETS_READY,
+    TakeOver,
 };
 use onehop_core::id::{InstallId, IpFamily, Protocol};
 use onehop_core::service::ServiceSpec;
@@ -41,6 +42,8 @@ pub struct Facts<'a> {
     pub outcome: Option<&'a Outcome>,
     /// What fails.
     pub error: Option<LastError>,
+    /// How far a take-over has come, where there is one.
+    pub take_over: Option<TakeOver>,
 }
 
 /// One condition without its time.
@@ -187,6 +190,7 @@ impl Facts<'_> {
             resources: outcome.map(resources).unwrap_or_default(),
             owned_keys: Vec::new(),
             ports: outcome.map(counts).unwrap_or_default(),
+            take_over: self.take_over.clone(),
             last_error: self.error.clone(),
             conditions: self.conditions(conditions, now),
             summary: onehop_core::crd::Summary::default(),

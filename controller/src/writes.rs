@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions,
+};
 use kube::{Api, Client, ResourceExt};
 use onehop_core::crd::{
     AddressPool, AddressPoolStatus, LoadBalancer, LoadBalancerStatus, NodeInstall, NodeTargets,
@@ -15,6 +17,9 @@ use onehop_core::service::ServiceSpec;
 use serde_json::{Value, json};
 
 use crate::lease::{Fence, Fenced};
+
+/// The peer's finalizer on its bindings (AWS-123).
+const BINDING_FINALIZER: &str = "elbv2.k8s.aws/resources";
 
 /// A write that failed.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +89,86 @@ impl Writer {
             Err(error) if is_gone(&error) => Ok(()),
             other => other.map(drop),
         }
+    }
+
+    /// Puts one finalizer in the place of another, in one patch (AWS-129, AWS-130).
+    pub async fn swap_finalizers(
+        &self,
+        service: &ServiceSpec,
+        from: &str,
+        to: &str,
+    ) -> Written<Service> {
+        let keep = service.finalizers.iter().filter(|f| *f != from && *f != to);
+        let wanted: Vec<String> = keep.cloned().chain([to.to_owned()]).collect();
+        let what = format!("put finalizer {to} in place of {from}");
+        self.set_finalizers(service, &wanted, &what).await
+    }
+
+    /// The peer's bindings of a Service; none where their kind is not served.
+    pub async fn bindings(&self, service: &ServiceKey) -> Written<Vec<DynamicObject>> {
+        let selector = format!(
+            "service.k8s.aws/stack-namespace={},service.k8s.aws/stack-name={}",
+            service.namespace, service.name
+        );
+        let params = ListParams::default().labels(&selector);
+        match self.bindings_of(&service.namespace).list(&params).await {
+            Ok(list) => Ok(list.items),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+            Err(error) => Err(failed(
+                format!("list TargetGroupBindings of {service}"),
+                error,
+            )),
+        }
+    }
+
+    /// Removes one of them without the peer's taking its targets away (AWS-129): its finalizer goes first, and the delete
+    /// is refused if it is put back in between.
+    pub async fn remove_binding(&self, binding: &DynamicObject) -> Done {
+        let name = binding.name_any();
+        let api = self.bindings_of(&binding.namespace().unwrap_or_default());
+        let old = binding.metadata.finalizers.clone().unwrap_or_default();
+        let keep: Vec<_> = old.iter().filter(|f| *f != BINDING_FINALIZER).collect();
+        let mut version = binding.metadata.resource_version.clone();
+        if keep.len() < old.len() {
+            let operations = json!([
+                { "op": "test", "path": "/metadata/uid", "value": binding.metadata.uid },
+                { "op": "test", "path": "/metadata/finalizers", "value": old },
+                { "op": "add", "path": "/metadata/finalizers", "value": keep },
+            ]);
+            let what = "remove the finalizer of TargetGroupBinding";
+            let stripped: Written<DynamicObject> =
+                self.json_patch(api.clone(), &name, operations, what).await;
+            match stripped {
+                Err(error) if is_gone(&error) => return Ok(()),
+                stripped => version = stripped?.metadata.resource_version,
+            }
+        }
+        self.fence.check()?;
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: binding.metadata.uid.clone(),
+                resource_version: version,
+            }),
+            ..DeleteParams::default()
+        };
+        match api.delete(&name, &params).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let error = failed(format!("delete TargetGroupBinding {name}"), error);
+                if is_gone(&error) { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    fn bindings_of(&self, namespace: &str) -> Api<DynamicObject> {
+        let kind = ApiResource {
+            group: "elbv2.k8s.aws".to_owned(),
+            version: "v1beta1".to_owned(),
+            api_version: "elbv2.k8s.aws/v1beta1".to_owned(),
+            kind: "TargetGroupBinding".to_owned(),
+            plural: "targetgroupbindings".to_owned(),
+        };
+        Api::namespaced_with(self.client.clone(), namespace, &kind)
     }
 
     async fn set_finalizers(

@@ -130,9 +130,8 @@ capabilities:
 {{- if and (eq .Values.provider "aws") (not .Values.vpcId) -}}
 {{- fail "vpcId is required with provider aws: give the id of the cluster's VPC (vpc-…)." -}}
 {{- end -}}
-{{- $peer := or .Values.claimClassless (has "service.k8s.aws/nlb" (splitList "\n" (include "onehop.classes" .))) -}}
-{{- if and (eq .Values.provider "aws") $peer (not .Values.lbcServiceControllerDisabled) -}}
-{{- fail "lbcServiceControllerDisabled is required to claim Services of aws-load-balancer-controller or without a class: run that controller with feature gate EnableServiceController=false, or not at all, and say so." -}}
+{{- if and .Values.takeOver (not .Values.lbcServiceControllerDisabled) -}}
+{{- fail "lbcServiceControllerDisabled is required with takeOver: run aws-load-balancer-controller with feature gate EnableServiceController=false, or not at all, and say so." -}}
 {{- end -}}
 {{- if and (eq .Values.provider "azure") (not .Values.azure.cloudConfigSecret) -}}
 {{- range $key := list "subscriptionId" "location" "resourceGroup" "vnet" "subnet" "tenantId" "clientId" -}}

@@ -1,7 +1,7 @@
 //! Flags of provider aws: names and defaults of aws-load-balancer-controller where it has them (AWS-820),
 //! so that its argument list still means the same.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
@@ -9,11 +9,13 @@ use onehop_core::crd::{Scheme, TargetMode};
 use onehop_core::id::InstallId;
 
 use crate::cloud::aws::client::Access;
-use crate::cloud::aws::settings::{BackendGroup, Gate, RulePorts, Settings};
+use crate::cloud::aws::settings::{
+    BackendGroup, Gate, PeerServices, RulePorts, Selection, Settings, TakeOver,
+};
 use crate::cloud::local::resolve::NodeProxy;
 
-/// Class of aws-load-balancer-controller's Services.
-const PEER_CLASS: &str = "service.k8s.aws/nlb";
+/// From our rules and tags to the end of the peer's bindings (AWS-129).
+const SETTLE: Duration = Duration::from_mins(1);
 
 /// As they are written.
 #[derive(Clone, Debug, Args)]
@@ -70,9 +72,16 @@ pub(super) struct AwsArgs {
     #[arg(long, env = "ONEHOP_FEATURE_GATES", value_delimiter = ',')]
     feature_gates: Vec<String>,
     /// Says that aws-load-balancer-controller runs with its feature gate EnableServiceController=false, or not at all:
-    /// without it Services of its class, or without a class, cannot be claimed (provider aws).
+    /// without it claimed Services of its class, or without a class, are looked at only (provider aws).
     #[arg(long, env = "ONEHOP_LBC_SERVICE_CONTROLLER_DISABLED")]
     lbc_service_controller_disabled: bool,
+    /// Claimed Services whose load balancers are taken over from aws-load-balancer-controller: *, namespaces, or
+    /// namespace/name; those of others are looked at only (provider aws).
+    #[arg(long, env = "ONEHOP_TAKE_OVER", value_delimiter = ',')]
+    take_over: Vec<String>,
+    /// Of those, Services that are taken over although that changes their data path (provider aws).
+    #[arg(long, env = "ONEHOP_TAKE_OVER_WITH_DIFFERENCES", value_delimiter = ',')]
+    take_over_with_differences: Vec<String>,
     /// Seconds that a replaced load balancer serves on, while clients may know its name (provider aws).
     #[arg(long, env = "ONEHOP_DNS_GRACE_SECONDS", default_value_t = 900)]
     dns_grace_seconds: u32,
@@ -107,10 +116,8 @@ pub enum AwsArgsError {
     Missing(&'static str),
     /// Two controllers would act on the same Services (AWS-013).
     #[error(
-        "claiming Services of class {class} or without a class takes them over from aws-load-balancer-controller: \
-         run it with feature gate EnableServiceController=false, or not at all, and say so by \
-         --lbc-service-controller-disabled",
-        class = PEER_CLASS
+        "--take-over takes load balancers over from aws-load-balancer-controller: run it with feature gate \
+         EnableServiceController=false, or not at all, and say so by --lbc-service-controller-disabled"
     )]
     PeerActs,
     /// A flag holds something else than it should.
@@ -126,19 +133,6 @@ pub enum AwsArgsError {
 }
 
 impl AwsArgs {
-    /// AWS-013: nothing of the peer's is claimed while it may still act.
-    pub(super) fn check_claims(
-        &self,
-        classes: &BTreeSet<String>,
-        classless: bool,
-    ) -> Result<(), AwsArgsError> {
-        let of_peer = classless || classes.contains(PEER_CLASS);
-        if of_peer && !self.lbc_service_controller_disabled {
-            return Err(AwsArgsError::PeerActs);
-        }
-        Ok(())
-    }
-
     pub(super) fn resolve(
         &self,
         install: InstallId,
@@ -191,6 +185,7 @@ impl AwsArgs {
         }
         settings.max_targets = self.max_targets_per_target_group;
         settings.switch_tail = switch_tail;
+        settings.take_over = self.take_over()?;
         settings.dns_grace = Duration::from_secs(self.dns_grace_seconds.into());
         self.gates(&mut settings)?;
         Ok(AwsConfig {
@@ -199,8 +194,36 @@ impl AwsArgs {
                 vpc,
                 elb: endpoints.get("elasticloadbalancing").cloned(),
                 ec2: endpoints.get("ec2").cloned(),
+                credentials: None,
             },
             settings,
+        })
+    }
+
+    /// AWS-013, AWS-124.
+    fn take_over(&self) -> Result<TakeOver, AwsArgsError> {
+        let read = |flag: &'static str, entries: &[String]| {
+            Selection::read(entries).map_err(|value| AwsArgsError::Wrong {
+                flag,
+                value,
+                wanted: "*, a namespace, or namespace/name",
+            })
+        };
+        if !self.take_over.is_empty() && !self.lbc_service_controller_disabled {
+            return Err(AwsArgsError::PeerActs);
+        }
+        Ok(TakeOver {
+            peer: if self.lbc_service_controller_disabled {
+                PeerServices::Off
+            } else {
+                PeerServices::MayAct
+            },
+            of: read("take-over", &self.take_over)?,
+            accepted: read(
+                "take-over-with-differences",
+                &self.take_over_with_differences,
+            )?,
+            settle: SETTLE,
         })
     }
 

@@ -4,6 +4,7 @@
 //! them by the rules of [`order`]. The executor in `reconcile` runs groups, lane by lane. Nothing here
 //! does I/O or knows a cloud.
 
+pub mod custody;
 mod intent;
 mod listed;
 pub mod membership;

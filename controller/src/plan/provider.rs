@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use onehop_core::crd::{
     AddressPool, AddressPoolStatus, ClientIp, HealthCheck, LoadBalancerPort, LoadBalancerSpec,
+    SERVICE_FINALIZER,
 };
 use onehop_core::id::{Cidr, IpFamily, PortKey, Protocol, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
+use super::custody::{Custody, Release};
 use super::membership::{CloudState, MassRemoval};
 use super::{Intent, Listed, Plan, Step};
 use crate::cloud::{AddressBook, CloudError, Holder, Source};
@@ -351,6 +353,43 @@ pub trait Provider: Send + Sync + 'static {
         seen: &Self::Observed,
         now: Time,
     ) -> Plan<Self::Step>;
+
+    /// Finalizer of the program from which load balancers can be taken over, and to which they can be given back.
+    fn their_finalizer(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether that program has a Service and we do not. Pure.
+    fn is_theirs(&self, service: &ServiceSpec) -> bool {
+        let has = |finalizer| service.finalizers.iter().any(|f| f == finalizer);
+        self.their_finalizer().is_some_and(has) && !has(SERVICE_FINALIZER)
+    }
+
+    /// Whether another program may have a Service like this, so that nothing is written to it before the cloud was looked
+    /// at. Pure.
+    fn may_be_theirs(&self, _service: &ServiceSpec) -> bool {
+        false
+    }
+
+    /// Whose the load balancer of a claimed Service is, and what is to be done about that (AWS-129, AWS-130). Pure.
+    fn custody(
+        &self,
+        _service: &ServiceSpec,
+        _intent: &Intent,
+        _seen: &Self::Observed,
+        _release: Release,
+        _now: Time,
+    ) -> Custody<Self::Step> {
+        Custody::Ours
+    }
+
+    /// Takes our marks off what another program has: nothing else of it is touched. Pure.
+    fn disown(&self, _shard: &Self::Shard, _seen: &Self::Observed) -> Plan<Self::Step> {
+        Plan::default()
+    }
+
+    /// Somebody else may have changed the members of a shard: the next look reads them.
+    fn distrust_members(&self, _shard: &Self::Shard) {}
 
     /// Makes one call. The fence is checked before each mutating call.
     fn execute(

@@ -95,13 +95,12 @@ impl<P: Provider> Reconciler<P> {
             match case {
                 Case::Ours(wanted) => {
                     let spec = &wanted.service.spec;
-                    let there = spec.finalizers.iter().any(|f| f == SERVICE_FINALIZER);
-                    if !there && wanted.plannable().is_some() {
-                        let written = self.writer.add_finalizer(spec).await?;
-                        self.take_in(|index| index.wrote_service(&written));
-                        self.tell_of_finalizer(spec);
+                    if wanted.plannable().is_some() && !self.provider.may_be_theirs(spec) {
+                        self.ensure_finalizer(spec).await?;
                     }
                 }
+                // What another program has published is its own.
+                Case::Leaving(service, _) if self.provider.is_theirs(&service.spec) => {}
                 Case::Leaving(service, _) => {
                     let spec = &service.spec;
                     let body =
@@ -112,6 +111,16 @@ impl<P: Provider> Reconciler<P> {
                 }
                 Case::Absent(..) | Case::Foreign => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Our finalizer, before anything of the Service is made in the cloud (K-03).
+    pub(super) async fn ensure_finalizer(&self, service: &ServiceSpec) -> Result<(), WriteError> {
+        if !service.finalizers.iter().any(|f| f == SERVICE_FINALIZER) {
+            let written = self.writer.add_finalizer(service).await?;
+            self.take_in(|index| index.wrote_service(&written));
+            self.tell_of_finalizer(service);
         }
         Ok(())
     }

@@ -72,8 +72,10 @@ impl<P: Provider> Reconciler<P> {
                 if spec.finalizers.iter().any(|f| f == SERVICE_FINALIZER) {
                     self.writer.remove_finalizer(spec).await?;
                 }
-                let message = "Deleted load balancer";
-                self.tell(spec, Severity::Normal, "DeletedLoadBalancer", message);
+                if !self.provider.is_theirs(spec) {
+                    let message = "Deleted load balancer";
+                    self.tell(spec, Severity::Normal, "DeletedLoadBalancer", message);
+                }
             }
             Case::Absent(key, Some(object)) => self.release(key, Some(object)).await?,
             Case::Absent(..) | Case::Ours(_) | Case::Foreign => {}

@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use onehop_core::crd::LoadBalancerSpec;
+use onehop_core::crd::{LoadBalancerSpec, TakeOver};
 use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
 use onehop_runtime::backoff::Backoff;
 
 use crate::events::Said;
-use crate::plan::Provider;
 use crate::plan::membership::View;
+use crate::plan::{Intent, Provider};
 use crate::snapshot::Remembered;
 
 /// Memory of one shard.
@@ -52,6 +52,8 @@ pub(super) struct OfService {
     pub(super) counts_at: Option<Time>,
     /// Since when an address waits for agents (K-27).
     pub(super) withheld_since: Option<Time>,
+    /// How far a take-over of it has come, while it is not ours.
+    pub(super) take_over: Option<TakeOver>,
     /// What was said about it.
     pub(super) said: Said,
 }
@@ -71,6 +73,16 @@ impl<P: Provider> Default for Memory<P> {
 }
 
 impl<P: Provider> Memory<P> {
+    /// The intents of Services that no other program has: agents are told of no others' targets.
+    pub(super) fn ours(&self, intents: &[Intent]) -> Vec<Intent> {
+        let theirs = |i: &Intent| {
+            self.services
+                .get(&i.service)
+                .is_some_and(|s| s.take_over.is_some())
+        };
+        intents.iter().filter(|i| !theirs(i)).cloned().collect()
+    }
+
     /// Whether nothing is remembered.
     pub(super) fn is_empty(&self) -> bool {
         self.seen.is_none() && self.services.is_empty()

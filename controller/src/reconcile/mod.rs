@@ -7,6 +7,7 @@
 mod addresses;
 mod cases;
 mod clean;
+mod custody;
 mod lanes;
 mod memory;
 mod nodes;

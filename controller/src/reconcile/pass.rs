@@ -37,7 +37,7 @@ impl<P: Provider> Reconciler<P> {
         shard: &P::Shard,
         memory: &mut Memory<P>,
     ) -> Option<Time> {
-        let cases: Vec<Case> = self
+        let mut cases: Vec<Case> = self
             .provider
             .services(shard)
             .iter()
@@ -80,7 +80,12 @@ impl<P: Provider> Reconciler<P> {
         let seen = memory.seen.clone()?;
         let now = self.clock.now();
         let intents = self.intents(&cases, &seen, memory);
-        let plan = self.plan(shard, &cases, &intents, &seen, now);
+        let custody = self.custody(shard, &mut cases, &intents, memory).await;
+        let (plan, custody_again) = match custody {
+            Ok(Some(theirs)) => theirs,
+            Ok(None) => (self.plan(shard, &cases, &intents, &seen, now), None),
+            Err(error) => return Some(self.write_failed(&error, &mut memory.writes)),
+        };
         let shaped = plan.groups.iter().all(|g| g.lane == Lane::Members)
             && intents.iter().all(|intent| {
                 self.provider.outcome(intent, &seen, now).programmed == Programmed::Yes
@@ -95,12 +100,13 @@ impl<P: Provider> Reconciler<P> {
         }
         memory.wanted = wanted(&cases).unwrap_or_default();
         // Nodes hear of targets first: this process may end at any time (ZD-12).
-        self.list_targets(&cases, &intents, &seen);
+        self.list_targets(&cases, &memory.ours(&intents), &seen);
         self.start_lanes(shard, &plan, &mark, now);
         let next_try = lock(&lanes).next_try();
         let looks = [
             self.provider.next_look(shard, &intents, &seen, now),
             next_try,
+            custody_again,
             self.agents_awaited(&cases),
             self.say(shard, &cases, &intents, memory).await,
             self.second_look(&intents, &seen, memory).await,
@@ -128,7 +134,7 @@ impl<P: Provider> Reconciler<P> {
         let intents = match memory.seen.clone() {
             Some(seen) => {
                 let intents = self.intents(cases, &seen, memory);
-                self.list_targets(cases, &intents, &seen);
+                self.list_targets(cases, &memory.ours(&intents), &seen);
                 intents
             }
             None => Vec::new(),
@@ -181,6 +187,11 @@ impl<P: Provider> Reconciler<P> {
         });
         if !may_plan {
             return Plan::default();
+        }
+        // Another program has it: our marks go, and nothing else.
+        let theirs = |case: &Case| matches!(case, Case::Leaving(service, _) if self.provider.is_theirs(&service.spec));
+        if cases.iter().any(theirs) {
+            return self.provider.disown(shard, seen);
         }
         self.provider.plan(shard, intents, seen, now)
     }

@@ -89,8 +89,13 @@ impl<P: Provider> Reconciler<P> {
             notices: &wanted.notices,
             outcome,
             error,
+            take_over: of.take_over.clone(),
         };
         let again = self.write_object(wanted, &facts, of, now).await?;
+        if of.take_over.is_some() {
+            // The Service's status is another program's.
+            return Ok(again);
+        }
         let condition = facts.service_condition(&service.conditions, now);
         let (ingress, look) = self.publishable(&service.spec, intent, facts.ingress(), of);
         let conditions = &service.conditions;

@@ -20,7 +20,10 @@ pub use node_targets::{
     AgentMode, ClusterFacts, Feature, FlowSources, LocalPort, NodeInstall, NodeTarget, NodeTargets,
     NodeTargetsSpec, NodeTargetsStatus, ServiceRef, Tail, TargetHealth, TargetState, Vip, VipPort,
 };
-pub use status::{Address, CloudResource, LastError, LoadBalancerStatus, PortCounts, Summary};
+pub use status::{
+    Address, CloudResource, LastError, LoadBalancerStatus, PortCounts, Summary, TakeOver,
+    TakeOverStage,
+};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -39,6 +42,10 @@ pub const AGENT_COMPONENT: &str = "node-agent";
 pub const SERVICE_FINALIZER: &str = "onehop.dev/load-balancer";
 /// Our finalizer on `LoadBalancer` objects, until every target is unused.
 pub const TARGETS_FINALIZER: &str = "onehop.dev/targets";
+
+/// Annotation of a `LoadBalancer` object, set by people: gives the load balancer back to the program that it was taken
+/// over from (AWS-130), and keeps it from being taken over again.
+pub const RELEASE_ANNOTATION: &str = "onehop.dev/release";
 
 /// Our finalizer on `AddressPool` objects, while Services have addresses of them (C-27).
 pub const POOL_FINALIZER: &str = "onehop.dev/addresses-in-use";

@@ -31,6 +31,9 @@ pub struct LoadBalancerStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub ports: Vec<PortCounts>,
+    /// How far the taking over from another program, or the giving back to it, has come; none where it is ours alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take_over: Option<TakeOver>,
     /// What failed last and has not succeeded since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
@@ -109,6 +112,80 @@ pub struct LastError {
     pub since: Time,
     /// When it is tried next.
     pub next_try: Time,
+}
+
+/// How a load balancer that another program has made is taken over, or given back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TakeOver {
+    /// How far it has come.
+    pub stage: TakeOverStage,
+    /// What is to be done next, or would be, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub steps: Vec<String>,
+    /// What would change the data path: what the other program has otherwise than the Service asks for here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub differences: Vec<String>,
+    /// What stops it, each with what would let it go on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub blocked: Vec<String>,
+}
+
+/// How far a take-over, or the way back, has come.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+#[schemars(inline)]
+pub enum TakeOverStage {
+    /// Nothing is written: it is compared only.
+    Observing,
+    /// Security group, rules and tags of ours are put beside what is there.
+    Preparing,
+    /// They are given time to take effect.
+    Settling,
+    /// The other program's bindings go, and its finalizer gives way to ours.
+    Switching,
+    /// The other program acts on what was taken over: nothing is written.
+    Conflict,
+    /// What was taken from the other program is put back, and what is ours is taken off.
+    Returning,
+    /// It is the other program's again.
+    Returned,
+    /// A value that this version does not know (K-11).
+    #[default]
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+impl TakeOverStage {
+    /// The spelling in objects and messages.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Observing => "Observing",
+            Self::Preparing => "Preparing",
+            Self::Settling => "Settling",
+            Self::Switching => "Switching",
+            Self::Conflict => "Conflict",
+            Self::Returning => "Returning",
+            Self::Returned => "Returned",
+            Self::Unknown => "Unknown",
+        }
+    }
 }
 
 /// The columns of `kubectl get olb` (C-104).

@@ -46,14 +46,12 @@ fn c51_ct03_required_values_are_named() -> Result<()> {
         &json!({"clusterName": "demo", "provider": "aws"}),
         "vpcId is required with provider aws",
     )?;
-    for claim in [
-        json!({"claimClassless": true}),
-        json!({"loadBalancerClass": "service.k8s.aws/nlb"}),
-    ] {
-        let mut values = aws();
-        overlay(&mut values, &claim);
-        refused(&values, "lbcServiceControllerDisabled is required to claim")?;
-    }
+    let mut values = aws();
+    overlay(&mut values, &json!({"takeOver": ["shop/web"]}));
+    refused(
+        &values,
+        "lbcServiceControllerDisabled is required with takeOver",
+    )?;
     refused(
         &with(json!({"agent": {"detectLocalMode": "BridgeInterface"}})),
         "agent.podBridgeInterface is required with agent.detectLocalMode BridgeInterface",

@@ -116,6 +116,7 @@ pub(crate) fn sets() -> Result<Vec<Set>> {
     let mut take_over = aws();
     let claims = json!({
         "claimClassless": true, "loadBalancerClass": "service.k8s.aws/nlb", "lbcServiceControllerDisabled": true,
+        "takeOver": ["shop", "default/web"], "takeOverWithDifferences": ["shop/old"],
     });
     overlay(&mut take_over, &claims);
     let mut sets = golden()?;

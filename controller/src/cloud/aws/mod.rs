@@ -16,6 +16,7 @@ pub mod resolve;
 pub mod settings;
 pub mod stack;
 pub mod step;
+mod takeover;
 #[cfg(test)]
 mod testkit;
 mod wanted;
@@ -32,8 +33,10 @@ use self::client::Client;
 use self::model::{Observed, Tagged};
 use self::settings::Settings;
 use self::step::AwsStep;
+use self::takeover::Situation;
 use super::{AddressBook, CloudError, Holder};
 use crate::lease::Fence;
+use crate::plan::custody::{Custody, Release};
 use crate::plan::{
     Effect, Existing, Found, Giver, Intent, Listed, Look, Market, Outcome, Placed, Plan, Provider,
     Resolution,
@@ -123,6 +126,40 @@ impl Provider for Aws {
         plan::plan(&self.settings, shard, intents.first(), seen, now)
     }
 
+    fn their_finalizer(&self) -> Option<&'static str> {
+        Some(takeover::FINALIZER)
+    }
+
+    fn may_be_theirs(&self, service: &ServiceSpec) -> bool {
+        takeover::may_be_theirs(service)
+    }
+
+    fn custody(
+        &self,
+        service: &ServiceSpec,
+        intent: &Intent,
+        seen: &Observed,
+        release: Release,
+        now: Time,
+    ) -> Custody<AwsStep> {
+        let of = Situation {
+            settings: &self.settings,
+            service,
+            intent,
+            seen,
+            now,
+        };
+        takeover::custody(of, release)
+    }
+
+    fn disown(&self, shard: &ServiceKey, seen: &Observed) -> Plan<AwsStep> {
+        takeover::disown(shard, seen)
+    }
+
+    fn distrust_members(&self, shard: &ServiceKey) {
+        self.client.distrust_targets(shard);
+    }
+
     async fn execute(&self, step: &AwsStep, fence: &Fence) -> Result<Effect, CloudError> {
         Box::pin(self.client.execute(step, fence)).await
     }
@@ -138,7 +175,9 @@ impl Provider for Aws {
     }
 
     fn outcome(&self, intent: &Intent, seen: &Observed, now: Time) -> Outcome {
-        outcome::outcome(&self.settings, intent, seen, now)
+        // What the peer has is told as if it were ours already.
+        let seen = takeover::view(&self.settings, intent, seen);
+        outcome::outcome(&self.settings, intent, &seen, now)
     }
 
     fn left_of(&self, _service: &ServiceKey, seen: &Observed) -> BTreeSet<ServiceUid> {

@@ -356,6 +356,28 @@ pub struct Observed {
     pub network: Arc<Network>,
     /// The security group of the machines and the rules there, where targets' rules go.
     pub node_groups: Vec<SecurityGroup>,
+    /// What aws-load-balancer-controller has made for the Service and nobody has taken over.
+    pub peer: PeerStack,
+}
+
+/// What carries the peer's tags of a Service, and no tag of any install of ours (AWS-110).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerStack {
+    /// Load balancers.
+    pub balancers: Vec<Balancer>,
+    /// Groups.
+    pub groups: Vec<Group>,
+    /// Managed security groups.
+    pub security_groups: Vec<SecurityGroup>,
+    /// Id of its shared security group, if it is there (AWS-111).
+    pub backend: Option<String>,
+}
+
+impl PeerStack {
+    /// Whether nothing of the Service is the peer's.
+    pub fn is_empty(&self) -> bool {
+        self.balancers.is_empty() && self.groups.is_empty() && self.security_groups.is_empty()
+    }
 }
 
 /// An object that carries tags.
@@ -379,6 +401,14 @@ pub trait Tagged {
     /// What it is for its Service.
     fn resource(&self) -> &str {
         self.tags().get(names::RESOURCE).map_or("", String::as_str)
+    }
+
+    /// The Service that the peer made it for, where no install of ours has it.
+    fn peer_stack(&self, cluster: &str) -> Option<&str> {
+        let tags = self.tags();
+        let theirs = tags.get(names::PEER_CLUSTER).is_some_and(|c| c == cluster);
+        let stack = tags.get(names::PEER_STACK)?;
+        (theirs && !tags.contains_key(names::INSTALL)).then_some(stack)
     }
 
     /// Which of several that replace one another.

@@ -27,6 +27,14 @@ pub const RESOURCE: &str = "onehop.dev/resource";
 pub const GENERATION: &str = "onehop.dev/generation";
 /// Since when a group or a load balancer is replaced.
 pub const RETIRED: &str = "onehop.dev/retired-since";
+/// Since when a load balancer that another program has made is being taken over.
+pub const TAKEN: &str = "onehop.dev/taken-over-since";
+/// What every key of our tags begins with.
+pub const PREFIX: &str = "onehop.dev/";
+/// The peer's tag of its shared security group (AWS-111).
+pub const PEER_SHARED: &str = "elbv2.k8s.aws/resource";
+/// Its value on that group.
+pub const PEER_BACKEND_GROUP: &str = "backend-sg";
 /// The peer's cluster tag.
 pub const PEER_CLUSTER: &str = "elbv2.k8s.aws/cluster";
 /// The peer's tag of the Service.

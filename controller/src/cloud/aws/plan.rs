@@ -103,7 +103,7 @@ impl<'a> Planner<'a> {
 }
 
 /// Tags of `wanted` that `have` lacks or has otherwise.
-fn missing_tags(wanted: &Tags, have: &Tags) -> Tags {
+pub(super) fn missing_tags(wanted: &Tags, have: &Tags) -> Tags {
     let differs = |(key, value): &(&String, &String)| have.get(*key) != Some(*value);
     let missing = wanted.iter().filter(differs);
     missing

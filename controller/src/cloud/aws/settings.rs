@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use onehop_core::crd::{MembershipPolicy, Scheme, TargetMode};
-use onehop_core::id::InstallId;
+use onehop_core::id::{InstallId, ServiceKey};
 
 use crate::cloud::local::resolve::NodeProxy;
 
@@ -46,6 +46,60 @@ pub struct Settings {
     pub dns_grace: Duration,
     /// Most targets of one group; 0 for no limit (AWS-433).
     pub max_targets: usize,
+    /// Taking over from aws-load-balancer-controller.
+    pub take_over: TakeOver,
+}
+
+/// What is taken over from aws-load-balancer-controller, and when (AWS-013, AWS-124).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakeOver {
+    /// Whether it may still act on Services.
+    pub peer: PeerServices,
+    /// Whose load balancers are taken over; the others are looked at only.
+    pub of: Selection,
+    /// Whose differences are accepted.
+    pub accepted: Selection,
+    /// From our rules and tags to the end of the peer's bindings (AWS-129).
+    pub settle: Duration,
+}
+
+/// Whether the peer acts on Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerServices {
+    /// It may.
+    MayAct,
+    /// It was said not to.
+    Off,
+}
+
+/// Services chosen by people: `*`, `<namespace>` or `<namespace>/<name>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection(BTreeSet<String>);
+
+impl Selection {
+    /// Reads entries; the answer is the first that is none.
+    pub fn read(entries: &[String]) -> Result<Self, String> {
+        let word = |text: &str| {
+            !text.is_empty()
+                && text
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-.".contains(c))
+        };
+        let good = |entry: &str| match entry.split_once('/') {
+            Some((namespace, name)) => word(namespace) && word(name),
+            None => entry == "*" || word(entry),
+        };
+        match entries.iter().find(|entry| !good(entry)) {
+            Some(wrong) => Err(wrong.clone()),
+            None => Ok(Self(entries.iter().cloned().collect())),
+        }
+    }
+
+    /// Whether a Service is chosen.
+    pub fn has(&self, service: &ServiceKey) -> bool {
+        let names = ["*", &service.namespace, &service.to_string()];
+        names.iter().any(|name| self.0.contains(*name))
+    }
 }
 
 /// The shared backend security group.
@@ -128,6 +182,12 @@ impl Settings {
             switch_tail: Duration::from_mins(2),
             dns_grace: Duration::from_mins(15),
             max_targets: 0,
+            take_over: TakeOver {
+                peer: PeerServices::MayAct,
+                of: Selection::default(),
+                accepted: Selection::default(),
+                settle: Duration::from_mins(1),
+            },
         }
     }
 

@@ -33,6 +33,20 @@ pub enum AwsStep {
         /// The rules.
         rules: Vec<Rule>,
     },
+    /// Sets tags of a security group that was made by another program.
+    TagSecurity {
+        /// Its id.
+        id: String,
+        /// The tags.
+        tags: Tags,
+    },
+    /// Removes tags of ours from one.
+    UntagSecurity {
+        /// Its id.
+        id: String,
+        /// Their keys.
+        keys: Vec<String>,
+    },
     /// Removes one.
     DeleteSecurity {
         /// Its name.
@@ -163,6 +177,10 @@ pub enum BalancerChange {
     Tags(Tags),
     /// Keys of tags to remove.
     Untag(Vec<String>),
+    /// Tags to set on it and on its listeners: it is ours from then on (AWS-129).
+    Adopt(Tags),
+    /// Keys of tags to remove from it and from its listeners: it is not ours any more (AWS-130).
+    Disown(Vec<String>),
 }
 
 /// A change of a group in place.
@@ -234,6 +252,9 @@ impl AwsStep {
                 (Act::Adjust, security(group))
             }
             Self::DeleteSecurity { name } => (Act::Delete, security(name)),
+            Self::TagSecurity { id, .. } | Self::UntagSecurity { id, .. } => {
+                (Act::Adjust, security(id))
+            }
             Self::CreateBalancer(spec) => (Act::Create, balancer(&spec.name)),
             // Each kind of change fails alone (AWS-602).
             Self::AdjustBalancer { name, change } => {
@@ -308,6 +329,8 @@ impl Step for AwsStep {
             Self::CreateSecurity(_) => "create-security-group",
             Self::Authorize { .. } => "authorize",
             Self::Revoke { .. } => "revoke",
+            Self::TagSecurity { .. } => "create-tags",
+            Self::UntagSecurity { .. } => "delete-tags",
             Self::DeleteSecurity { .. } => "delete-security-group",
             Self::CreateBalancer(_) => "create-load-balancer",
             Self::AdjustBalancer { change, .. } => change.verb(),
@@ -355,7 +378,7 @@ impl BalancerChange {
             Self::SecurityGroups(_) => "security-groups",
             Self::Subnets(_) => "subnets",
             Self::IpType(_) => "ip-type",
-            Self::Tags(_) | Self::Untag(_) => "tags",
+            Self::Tags(_) | Self::Untag(_) | Self::Adopt(_) | Self::Disown(_) => "tags",
         }
     }
 
@@ -365,8 +388,8 @@ impl BalancerChange {
             Self::SecurityGroups(_) => "set-security-groups",
             Self::Subnets(_) => "set-subnets",
             Self::IpType(_) => "set-ip-address-type",
-            Self::Tags(_) => "add-tags",
-            Self::Untag(_) => "remove-tags",
+            Self::Tags(_) | Self::Adopt(_) => "add-tags",
+            Self::Untag(_) | Self::Disown(_) => "remove-tags",
         }
     }
 }
@@ -426,6 +449,8 @@ impl fmt::Display for AwsStep {
                 }
                 f.write_str(check.path.as_deref().unwrap_or_default())
             }
+            Self::TagSecurity { id, tags } => write!(f, " {id}{}", Pairs(tags)),
+            Self::UntagSecurity { id, keys } => write!(f, " {id} {}", keys.join(" ")),
             Self::DeleteSecurity { name }
             | Self::DeleteBalancer { name, .. }
             | Self::DeleteGroup { name } => write!(f, " {name}"),
@@ -493,6 +518,8 @@ impl fmt::Display for BalancerChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Attributes(all) | Self::Tags(all) => write!(f, "{}", Pairs(all)),
+            Self::Adopt(all) => write!(f, "and its listeners{}", Pairs(all)),
+            Self::Disown(keys) => write!(f, "and its listeners {}", keys.join(" ")),
             Self::SecurityGroups(groups) => write!(f, "{groups:?}"),
             Self::Subnets(subnets) => subnets.iter().try_for_each(|m| write!(f, " {}", m.subnet)),
             Self::IpType(ip_type) => write!(f, "{ip_type}"),

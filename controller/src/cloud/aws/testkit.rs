@@ -365,6 +365,14 @@ impl Model {
                     .rules
                     .retain(|rule, _| !rules.contains(rule));
             }
+            AwsStep::TagSecurity { id, tags } => {
+                let group = self.seen.security_groups.iter_mut().find(|g| g.id == *id);
+                group.unwrap().tags.extend(tags.clone());
+            }
+            AwsStep::UntagSecurity { id, keys } => {
+                let group = self.seen.security_groups.iter_mut().find(|g| g.id == *id);
+                group.unwrap().tags.retain(|key, _| !keys.contains(key));
+            }
             AwsStep::DeleteSecurity { name } => {
                 let id = self.security(name).unwrap().id.clone();
                 let used = self
@@ -512,8 +520,10 @@ impl Model {
                 self.balancer(name).subnets = ids.collect();
             }
             BalancerChange::IpType(ip_type) => self.balancer(name).ip_type = *ip_type,
-            BalancerChange::Tags(tags) => self.balancer(name).tags.extend(tags.clone()),
-            BalancerChange::Untag(keys) => {
+            BalancerChange::Tags(tags) | BalancerChange::Adopt(tags) => {
+                self.balancer(name).tags.extend(tags.clone());
+            }
+            BalancerChange::Untag(keys) | BalancerChange::Disown(keys) => {
                 self.balancer(name).tags.retain(|k, _| !keys.contains(k));
             }
         }

@@ -68,6 +68,7 @@ fn facts<'a>(
         notices: &[],
         outcome,
         error: None,
+        take_over: None,
     }
 }
 

@@ -171,6 +171,8 @@ pub(super) struct Account {
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) listeners: BTreeMap<String, Listener>,
     pub(super) calls: BTreeMap<String, u64>,
+    /// Calls that are no reads, in their order.
+    pub(super) writes: Vec<String>,
     addresses: Ipv4Net,
     number: u64,
 }
@@ -209,6 +211,7 @@ impl Account {
             groups: BTreeMap::new(),
             listeners: BTreeMap::new(),
             calls: BTreeMap::new(),
+            writes: Vec::new(),
             addresses: setup.addresses,
             number: 0,
         }

@@ -26,6 +26,8 @@ impl Call<'_> {
             "DeleteSecurityGroup" => self.delete_security_group(),
             "AuthorizeSecurityGroupIngress" => self.authorize(),
             "RevokeSecurityGroupIngress" => self.revoke(),
+            "CreateTags" => self.set_security_tags(),
+            "DeleteTags" => self.delete_security_tags(),
             _ => Err(Refusal::new(
                 "InvalidAction",
                 format!("no action {action} here"),
@@ -245,6 +247,43 @@ impl Call<'_> {
         }
         for (rule, _) in asked {
             group.rules.remove(&rule);
+        }
+        Ok(el("return", true))
+    }
+
+    /// The security groups of a call about tags; no other resource has tags that can be changed here.
+    fn tagged(&self) -> Result<Vec<String>, Refusal> {
+        let ids = self.form.list("ResourceId");
+        if ids.is_empty() {
+            return Err(Refusal::missing("ResourceId"));
+        }
+        let known = |id: &&str| self.account.security_groups.contains_key(*id);
+        match ids.iter().find(|id| !known(id)) {
+            Some(id) => Err(not_found(id)),
+            None => Ok(ids.into_iter().map(str::to_owned).collect()),
+        }
+    }
+
+    fn set_security_tags(&mut self) -> Answer {
+        let own = self.form.pairs("Tag");
+        for id in self.tagged()? {
+            let Some(group) = self.account.security_groups.get_mut(&id) else {
+                continue;
+            };
+            let mut all = group.tags.clone();
+            all.extend(own.clone());
+            tags::check(&all)?;
+            group.tags = all;
+        }
+        Ok(el("return", true))
+    }
+
+    fn delete_security_tags(&mut self) -> Answer {
+        let keys: Vec<String> = self.form.pairs("Tag").into_keys().collect();
+        for id in self.tagged()? {
+            if let Some(group) = self.account.security_groups.get_mut(&id) {
+                group.tags.retain(|key, _| !keys.contains(key));
+            }
         }
         Ok(el("return", true))
     }

@@ -118,6 +118,11 @@ impl Aws {
         self.account().calls.clone()
     }
 
+    /// Calls so far that are no reads, in their order, refused ones too.
+    pub fn writes(&self) -> Vec<String> {
+        self.account().writes.clone()
+    }
+
     /// Sets what the caller may do from now on.
     pub fn set_rights(&self, rights: Rights) {
         self.account().rights = rights;
@@ -144,6 +149,9 @@ impl Aws {
             .calls
             .entry(format!("{service}:{action}"))
             .or_default() += 1;
+        if !action.starts_with("Describe") {
+            account.writes.push(format!("{service}:{action}"));
+        }
         account.rights.check(service, action, form)?;
         let mut call = Call {
             cloud: &self.cloud,

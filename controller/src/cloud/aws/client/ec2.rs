@@ -295,6 +295,34 @@ impl Ec2 {
         self.call(throttle, action, &form).await.map(|_| ())
     }
 
+    /// Sets tags of a security group.
+    pub async fn tag(
+        &self,
+        throttle: &Throttle,
+        group: &str,
+        tags: &Tags,
+    ) -> Result<(), CloudError> {
+        let mut form = vec![("ResourceId.1".to_owned(), group.to_owned())];
+        for (index, (key, value)) in tags.iter().enumerate() {
+            form.push((format!("Tag.{}.Key", index + 1), key.clone()));
+            form.push((format!("Tag.{}.Value", index + 1), value.clone()));
+        }
+        self.call(throttle, "CreateTags", &form).await.map(|_| ())
+    }
+
+    /// Removes tags of a security group.
+    pub async fn untag(
+        &self,
+        throttle: &Throttle,
+        group: &str,
+        keys: &[String],
+    ) -> Result<(), CloudError> {
+        let mut form = vec![("ResourceId.1".to_owned(), group.to_owned())];
+        let keys = keys.iter().enumerate();
+        form.extend(keys.map(|(index, key)| (format!("Tag.{}.Key", index + 1), key.clone())));
+        self.call(throttle, "DeleteTags", &form).await.map(|_| ())
+    }
+
     /// Removes a security group.
     pub async fn delete(&self, throttle: &Throttle, group: &str) -> Result<(), CloudError> {
         let form = [("GroupId".to_owned(), group.to_owned())];

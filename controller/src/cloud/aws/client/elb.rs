@@ -616,35 +616,35 @@ impl Elb {
         Ok(())
     }
 
-    /// Sets tags of an object.
+    /// Sets tags of objects.
     pub async fn add_tags(
         &self,
         throttle: &Throttle,
-        arn: &str,
+        arns: &[String],
         tags: &Tags,
     ) -> Result<(), CloudError> {
-        let request = self
-            .client
-            .add_tags()
-            .resource_arns(arn)
-            .set_tags(Some(tag_list(tags)));
-        write(throttle, "elasticloadbalancing:AddTags", request.send()).await?;
+        for some in arns.chunks(TAGS_AT_ONCE) {
+            let request = self.client.add_tags();
+            let request = request.set_resource_arns(Some(some.to_vec()));
+            let request = request.set_tags(Some(tag_list(tags)));
+            write(throttle, "elasticloadbalancing:AddTags", request.send()).await?;
+        }
         Ok(())
     }
 
-    /// Removes tags of an object.
+    /// Removes tags of objects.
     pub async fn remove_tags(
         &self,
         throttle: &Throttle,
-        arn: &str,
+        arns: &[String],
         keys: &[String],
     ) -> Result<(), CloudError> {
-        let request = self
-            .client
-            .remove_tags()
-            .resource_arns(arn)
-            .set_tag_keys(Some(keys.to_vec()));
-        write(throttle, "elasticloadbalancing:RemoveTags", request.send()).await?;
+        for some in arns.chunks(TAGS_AT_ONCE) {
+            let request = self.client.remove_tags();
+            let request = request.set_resource_arns(Some(some.to_vec()));
+            let request = request.set_tag_keys(Some(keys.to_vec()));
+            write(throttle, "elasticloadbalancing:RemoveTags", request.send()).await?;
+        }
         Ok(())
     }
 }

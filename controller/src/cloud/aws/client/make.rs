@@ -22,6 +22,20 @@ impl Client {
                 let id = self.security_id(step, group, id.as_deref())?;
                 self.revoke(&id, rules).await
             }
+            AwsStep::TagSecurity { id, tags } => {
+                self.ec2.tag(&self.throttle, id, tags).await?;
+                let now = self.clock.now();
+                let more = |group: &mut SecurityGroup| group.tags.extend(tags.clone());
+                self.store().security_groups.changed(id, now, more);
+                Ok(Effect::Changed)
+            }
+            AwsStep::UntagSecurity { id, keys } => {
+                let done = gone_is_done(self.ec2.untag(&self.throttle, id, keys).await)?;
+                let now = self.clock.now();
+                let left = |group: &mut SecurityGroup| group.tags.retain(|k, _| !keys.contains(k));
+                self.store().security_groups.changed(id, now, left);
+                Ok(done)
+            }
             AwsStep::DeleteSecurity { name } => {
                 let id = self.security_id(step, name, None)?;
                 let done = gone_is_done(self.ec2.delete(&self.throttle, &id).await)?;
@@ -303,13 +317,28 @@ impl Client {
                     .changed(arn, now, |b| b.ip_type = *ip_type);
             }
             BalancerChange::Tags(tags) => {
-                self.elb.add_tags(&self.throttle, arn, tags).await?;
+                let arns = [arn.to_owned()];
+                self.elb.add_tags(&self.throttle, &arns, tags).await?;
                 self.store()
                     .balancers
                     .changed(arn, now, |b| b.tags.extend(tags.clone()));
             }
+            BalancerChange::Adopt(tags) => {
+                let arns = self.with_listeners(step, arn)?;
+                self.elb.add_tags(&self.throttle, &arns, tags).await?;
+                self.store()
+                    .balancers
+                    .changed(arn, now, |b| b.tags.extend(tags.clone()));
+            }
+            BalancerChange::Disown(keys) => {
+                let arns = self.with_listeners(step, arn)?;
+                self.elb.remove_tags(&self.throttle, &arns, keys).await?;
+                let left = |b: &mut Balancer| b.tags.retain(|key, _| !keys.contains(key));
+                self.store().balancers.changed(arn, now, left);
+            }
             BalancerChange::Untag(keys) => {
-                self.elb.remove_tags(&self.throttle, arn, keys).await?;
+                let arns = [arn.to_owned()];
+                self.elb.remove_tags(&self.throttle, &arns, keys).await?;
                 let left = |b: &mut Balancer| b.tags.retain(|key, _| !keys.contains(key));
                 self.store().balancers.changed(arn, now, left);
             }
@@ -351,13 +380,15 @@ impl Client {
                     .changed(arn, now, |g| g.check = check.clone());
             }
             GroupChange::Tags(tags) => {
-                self.elb.add_tags(&self.throttle, arn, tags).await?;
+                let arns = [arn.to_owned()];
+                self.elb.add_tags(&self.throttle, &arns, tags).await?;
                 self.store()
                     .groups
                     .changed(arn, now, |g| g.tags.extend(tags.clone()));
             }
             GroupChange::Untag(keys) => {
-                self.elb.remove_tags(&self.throttle, arn, keys).await?;
+                let arns = [arn.to_owned()];
+                self.elb.remove_tags(&self.throttle, &arns, keys).await?;
                 let left = |g: &mut Group| g.tags.retain(|key, _| !keys.contains(key));
                 self.store().groups.changed(arn, now, left);
             }
@@ -494,6 +525,15 @@ impl Client {
     fn group_of(&self, step: &AwsStep, name: &str) -> Result<Group, CloudError> {
         let found = self.store().group_named(name).cloned();
         found.ok_or_else(|| unknown(step, name))
+    }
+
+    /// ARNs of a load balancer and of its listeners, which have to be known.
+    fn with_listeners(&self, step: &AwsStep, arn: &str) -> Result<Vec<String>, CloudError> {
+        let store = self.store();
+        let listeners = store.balancers.get(arn).and_then(|b| b.listeners.as_ref());
+        let listeners = listeners.ok_or_else(|| unknown(step, "its listeners"))?;
+        let all = listeners.values().map(|listener| listener.arn.clone());
+        Ok(std::iter::once(arn.to_owned()).chain(all).collect())
     }
 
     /// ARNs of a load balancer and of its listener on a port.

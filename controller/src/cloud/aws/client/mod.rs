@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aws_credential_types::provider::SharedCredentialsProvider;
 use onehop_core::id::{InstallId, ServiceKey};
 use onehop_core::time::Time;
 use onehop_runtime::clock::Clock;
@@ -23,7 +24,7 @@ use self::ec2::Ec2;
 use self::elb::Elb;
 use self::store::{Listing, Store, is_ours};
 use self::throttle::Throttle;
-use super::model::{Balancer, BalancerState, Network, Observed, SecurityGroup, Tagged};
+use super::model::{Balancer, BalancerState, Network, Observed, PeerStack, SecurityGroup, Tagged};
 use super::names;
 use super::step::AwsStep;
 use super::wanted::RESYNC;
@@ -48,6 +49,8 @@ pub struct Access {
     pub elb: Option<String>,
     /// Another endpoint for EC2.
     pub ec2: Option<String>,
+    /// Credentials; found as every AWS program does if not given.
+    pub credentials: Option<SharedCredentialsProvider>,
 }
 
 /// The client.
@@ -88,6 +91,9 @@ impl Client {
         if let Some(region) = access.region {
             loader = loader.region(aws_config::Region::new(region));
         }
+        if let Some(credentials) = access.credentials {
+            loader = loader.credentials_provider(credentials);
+        }
         let config = loader.load().await;
         let region = config
             .region()
@@ -121,17 +127,11 @@ impl Client {
     pub async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {
         Box::pin(self.list()).await?;
         let store = self.store();
-        let balancers = store.balancers.values().map(owner);
-        let groups = store.groups.values().map(owner);
-        let ours = store
-            .security_groups
-            .values()
-            .filter(|g| is_ours(*g, &self.install));
-        let mut all: Vec<_> = balancers
-            .chain(groups)
-            .chain(ours.map(owner))
-            .flatten()
-            .collect();
+        let ours = |object: &dyn Tagged| is_ours(object, &self.install).then(|| owner(object));
+        let balancers = store.balancers.values().filter_map(|b| ours(b));
+        let groups = store.groups.values().filter_map(|g| ours(g));
+        let security = store.security_groups.values().filter_map(|g| ours(g));
+        let mut all: Vec<_> = balancers.chain(groups).chain(security).flatten().collect();
         all.sort_by(|a, b| (&a.shard, &a.uid).cmp(&(&b.shard, &b.uid)));
         all.dedup();
         Ok(all)
@@ -148,9 +148,10 @@ impl Client {
             }
         }
         let known = self.known(service);
-        for balancer in &known.balancers {
+        for balancer in known.balancers.iter().chain(&known.peer.balancers) {
             self.refresh(balancer, now).await?;
         }
+        self.read_peer(&known.peer).await?;
         for group in &known.groups {
             self.read_targets(group, now).await?;
             if self.store().attributes_due(&group.arn, now) {
@@ -163,6 +164,32 @@ impl Client {
             }
         }
         Ok(self.known(service))
+    }
+
+    /// Attributes of what the peer has made: compared before it is taken over, and read but once for that. Its targets are
+    /// its own until then.
+    async fn read_peer(&self, peer: &PeerStack) -> Result<(), CloudError> {
+        for balancer in peer.balancers.iter().filter(|b| b.attributes.is_none()) {
+            let arn = &balancer.arn;
+            let read = self.elb.balancer_attributes(&self.throttle, arn).await;
+            if let Some(read) = present(read)? {
+                let mut store = self.store();
+                store.balancers.read(arn, |b| b.attributes = Some(read));
+            }
+        }
+        for group in peer.groups.iter().filter(|g| g.attributes.is_none()) {
+            let arn = &group.arn;
+            let read = self.elb.group_attributes(&self.throttle, arn).await;
+            if let Some(read) = present(read)? {
+                self.store().groups.read(arn, |g| g.attributes = Some(read));
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody else may have changed a Service's targets: the next look reads them.
+    pub fn distrust_targets(&self, service: &ServiceKey) {
+        self.store().distrust_targets(service);
     }
 
     fn known(&self, service: &ServiceKey) -> Observed {
@@ -248,12 +275,15 @@ impl Client {
         for group in &mut groups {
             group.tags = tags_of(&group.arn);
         }
-        let ours = balancers.into_iter().filter(|b| is_ours(b, &self.install));
+        let concerns = |object: &dyn Tagged| {
+            is_ours(object, &self.install) || object.peer_stack(&self.cluster).is_some()
+        };
+        let ours = balancers.into_iter().filter(|b| concerns(b));
         let listing = Listing {
             balancers: ours.map(|b| (b.arn.clone(), b)).collect(),
             groups: groups
                 .into_iter()
-                .filter(|g| is_ours(g, &self.install))
+                .filter(|g| concerns(g))
                 .map(|g| (g.arn.clone(), g))
                 .collect(),
             network: Network {
@@ -290,7 +320,7 @@ fn present<T>(read: Result<T, CloudError>) -> Result<Option<T>, CloudError> {
     }
 }
 
-fn owner(object: &impl Tagged) -> Option<Existing<ServiceKey>> {
+fn owner(object: &dyn Tagged) -> Option<Existing<ServiceKey>> {
     let service = object.service()?;
     Some(Existing {
         shard: service.clone(),

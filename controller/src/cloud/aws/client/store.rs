@@ -10,8 +10,8 @@ use onehop_core::id::{InstallId, ServiceKey};
 use onehop_core::time::Time;
 
 use crate::cloud::aws::model::{
-    Attributes, Balancer, Group, HealthState, Network, Observed, RefusedTarget, SecurityGroup,
-    Tagged, TargetHealth, TargetId,
+    Attributes, Balancer, Group, HealthState, Network, Observed, PeerStack, RefusedTarget,
+    SecurityGroup, Tagged, TargetHealth, TargetId,
 };
 use crate::cloud::aws::names;
 
@@ -102,9 +102,9 @@ impl<T: Clone> Shelf<T> {
 /// Everything that a listing finds.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Load balancers of this install, by ARN.
+    /// Load balancers of this install and of the peer, by ARN.
     pub balancers: BTreeMap<String, Balancer>,
-    /// Groups of this install, by ARN.
+    /// Groups of this install and of the peer, by ARN.
     pub groups: BTreeMap<String, Group>,
     /// All security groups of the VPC, by id.
     pub security_groups: BTreeMap<String, SecurityGroup>,
@@ -181,6 +181,50 @@ impl Store {
             backend: backend.cloned(),
             network: Arc::clone(&self.network),
             node_groups: nodes,
+            peer: self.peer_stack(cluster, service),
+        }
+    }
+
+    /// What the peer has made for a Service.
+    fn peer_stack(&self, cluster: &str, service: &ServiceKey) -> PeerStack {
+        let stack = service.to_string();
+        let of_peer = |object: &dyn Tagged| object.peer_stack(cluster) == Some(stack.as_str());
+        let shared = |group: &&SecurityGroup| {
+            let is = |key: &str, value: &str| group.tags.get(key).is_some_and(|v| v == value);
+            is(names::PEER_CLUSTER, cluster) && is(names::PEER_SHARED, names::PEER_BACKEND_GROUP)
+        };
+        PeerStack {
+            balancers: self
+                .balancers
+                .values()
+                .filter(|b| of_peer(*b))
+                .cloned()
+                .collect(),
+            groups: self
+                .groups
+                .values()
+                .filter(|g| of_peer(*g))
+                .cloned()
+                .collect(),
+            security_groups: self
+                .security_groups
+                .values()
+                .filter(|g| of_peer(*g))
+                .cloned()
+                .collect(),
+            backend: self
+                .security_groups
+                .values()
+                .find(shared)
+                .map(|g| g.id.clone()),
+        }
+    }
+
+    /// Somebody else may have changed the targets of a Service's groups: the next look reads them.
+    pub fn distrust_targets(&mut self, service: &ServiceKey) {
+        let of = |group: &&Group| group.service().as_ref() == Some(service);
+        for group in self.groups.values().filter(of) {
+            self.targets_at.remove(&group.arn);
         }
     }
 
@@ -302,14 +346,14 @@ impl Store {
 }
 
 /// Whether an object is of this install.
-pub fn is_ours(object: &impl Tagged, install: &InstallId) -> bool {
+pub fn is_ours(object: &dyn Tagged, install: &InstallId) -> bool {
     object
         .tags()
         .get(names::INSTALL)
         .is_some_and(|id| id == install.as_str())
 }
 
-fn is_of(object: &impl Tagged, install: &InstallId, service: &ServiceKey) -> bool {
+fn is_of(object: &dyn Tagged, install: &InstallId, service: &ServiceKey) -> bool {
     is_ours(object, install) && object.service().as_ref() == Some(service)
 }
 

@@ -1,0 +1,11 @@
+//! The controller with provider aws against the API server and the fake AWS, in one process and over real HTTP; no
+//! packets.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail the test"
+)]
+
+mod peer;
+mod takeover;
+mod world;

@@ -1,0 +1,409 @@
+//! API server, fake AWS over HTTP, and the controller, in one process.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::SharedCredentialsProvider;
+use e2e_apiserver::{ApiServer, Config as ApiConfig, Identity, Serving};
+use e2e_cloud::aws::{Aws as FakeAws, Machine, Setup, SubnetSetup};
+use e2e_cloud::driver::VirtualNode;
+use e2e_cloud::engine::{Config, Profile};
+use e2e_cloud::scale::Scale;
+use e2e_cloud::{Cloud, Driver};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use onehop_controller::app::{App, Phase};
+use onehop_controller::cloud::aws::Aws;
+use onehop_controller::cloud::aws::client::{Access, Client as AwsClient};
+use onehop_controller::cloud::aws::settings::{PeerServices, Selection, Settings as AwsSettings};
+use onehop_controller::lease::Lost;
+use onehop_controller::node_targets::Ranges;
+use onehop_controller::policy::Policies;
+use onehop_controller::reconcile::{Orphans, Settings};
+use onehop_controller::snapshot::{Claim, Classless};
+use onehop_core::crd::LoadBalancer;
+use onehop_runtime::clock::Clock;
+use onehop_runtime::metrics::Metrics;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) const CLUSTER: &str = "my-cluster";
+pub(crate) const INSTALL: &str = "my-install";
+pub(crate) const OWN_CLASS: &str = "onehop.dev/aws";
+pub(crate) const PEER_CLASS: &str = "service.k8s.aws/nlb";
+const KEY: (&str, &str) = ("AKIATEST", "secret");
+const NODES: u8 = 3;
+
+/// Everything but the controller.
+pub(crate) struct World {
+    pub(crate) aws: FakeAws,
+    client: Client,
+    server: ApiServer,
+    clock: Clock,
+    url: String,
+    _driver: Driver,
+    rest: JoinHandle<std::io::Result<()>>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.rest.abort();
+    }
+}
+
+/// A controller that runs.
+pub(crate) struct Controller {
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), Lost>>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl Controller {
+    async fn working(mut self) -> Self {
+        self.phase
+            .wait_for(|phase| *phase == Phase::Working)
+            .await
+            .unwrap();
+        self
+    }
+
+    /// Ends it where it stands.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+        self.stop.cancel();
+    }
+}
+
+/// How a controller is started.
+#[derive(Clone, Debug)]
+pub(crate) struct Flags {
+    pub(crate) classes: Vec<&'static str>,
+    pub(crate) peer: PeerServices,
+    pub(crate) take_over: Vec<String>,
+    pub(crate) accepted: Vec<String>,
+}
+
+impl Default for Flags {
+    /// A take-over's values, before anything is chosen.
+    fn default() -> Self {
+        Self {
+            classes: vec![OWN_CLASS, PEER_CLASS],
+            peer: PeerServices::Off,
+            take_over: vec![],
+            accepted: vec![],
+        }
+    }
+}
+
+impl Flags {
+    pub(crate) fn taking(services: &str) -> Self {
+        Self {
+            take_over: vec![services.to_owned()],
+            ..Self::default()
+        }
+    }
+}
+
+fn tags(pairs: &[(&str, &str)]) -> e2e_cloud::engine::Tags {
+    let pair = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    pairs.iter().map(pair).collect()
+}
+
+impl World {
+    /// Three nodes, and an account with a network and their machines.
+    pub(crate) async fn start() -> Self {
+        let clock = Clock::system();
+        let server = ApiServer::start(clock, ApiConfig::default());
+        let config = Config {
+            profile: Profile::nlb(),
+            seed: 1,
+            scale: Scale::new(clock.now(), 20),
+            ranges: vec![],
+        };
+        let cloud = Cloud::new(config, clock);
+        let driver = Driver::start(cloud.clone());
+        let up = VirtualNode::new(|_: SocketAddr| true);
+        driver.attach("a", [10, 0, 9, 1].into(), Arc::new(up));
+        let roles = [
+            ("kubernetes.io/role/elb", "1"),
+            ("kubernetes.io/role/internal-elb", "1"),
+        ];
+        let machine = |n: u8| Machine {
+            id: machine(n),
+            address: [10, 0, 1, n].into(),
+            zone: "a".to_owned(),
+        };
+        let of_nodes = tags(&[(&format!("kubernetes.io/cluster/{CLUSTER}"), "owned")]);
+        let aws = FakeAws::new(
+            cloud,
+            Setup {
+                region: "eu-central-1".to_owned(),
+                keys: [(KEY.0.to_owned(), KEY.1.to_owned())].into(),
+                vpc: "vpc-1".to_owned(),
+                ranges: vec!["10.0.0.0/8".parse().unwrap()],
+                subnets: vec![SubnetSetup {
+                    id: "subnet-1".to_owned(),
+                    zone: "a".to_owned(),
+                    range: "10.0.9.0/24".parse().unwrap(),
+                    tags: tags(&roles),
+                }],
+                machines: (1..=NODES).map(machine).collect(),
+                security_groups: [("sg-0000nodes".to_owned(), of_nodes)].into(),
+                addresses: "198.51.100.0/24".parse().unwrap(),
+            },
+        );
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let rest = tokio::spawn(aws.clone().serve(listener));
+        let client = server.client(&Identity::admin());
+        let world = Self {
+            aws,
+            client,
+            server,
+            clock,
+            url,
+            _driver: driver,
+            rest,
+        };
+        let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
+        for crd in onehop_core::crd::definitions() {
+            crds.create(&PostParams::default(), &crd).await.unwrap();
+        }
+        crds.create(&PostParams::default(), &crate::peer::bindings_kind())
+            .await
+            .unwrap();
+        for n in 1..=NODES {
+            world.node(n).await;
+        }
+        world
+    }
+
+    async fn node(&self, n: u8) {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let name = format!("node-{n}");
+        let status = json!({
+            "addresses": [{ "type": "InternalIP", "address": format!("10.0.1.{n}") }],
+            "conditions": [{ "type": "Ready", "status": "True" }],
+        });
+        let node: Node = read(json!({
+            "metadata": { "name": name }, "spec": { "providerID": format!("aws:///a/{}", machine(n)) },
+        }));
+        nodes.create(&PostParams::default(), &node).await.unwrap();
+        let patch = Patch::Merge(json!({ "status": status }));
+        nodes
+            .patch_status(&name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    /// Starts a controller, the only replica.
+    pub(crate) async fn controller(&self, flags: Flags) -> Controller {
+        let install = onehop_core::id::InstallId::from(INSTALL);
+        let mut settings = AwsSettings::new(install.clone(), CLUSTER);
+        settings.take_over.peer = flags.peer;
+        settings.take_over.of = Selection::read(&flags.take_over).unwrap();
+        settings.take_over.accepted = Selection::read(&flags.accepted).unwrap();
+        settings.take_over.settle = Duration::from_secs(1);
+        let credentials = Credentials::new(KEY.0, KEY.1, None, None, "test");
+        let access = Access {
+            region: Some("eu-central-1".to_owned()),
+            vpc: "vpc-1".to_owned(),
+            elb: Some(self.url.clone()),
+            ec2: Some(self.url.clone()),
+            credentials: Some(SharedCredentialsProvider::new(credentials)),
+        };
+        let client = AwsClient::connect(access, install.clone(), CLUSTER.to_owned(), self.clock);
+        let client = Box::pin(client).await.unwrap();
+        let identity = Identity::service_account("onehop-system", "controller");
+        let app = App {
+            provider: Aws::new(client, settings),
+            client: self.server.client(&identity),
+            clock: self.clock,
+            seed: 7,
+            settings: Settings {
+                claim: Claim {
+                    classes: flags.classes.iter().map(|c| (*c).to_owned()).collect(),
+                    classless: Classless::Ignore,
+                    install,
+                },
+                policies: Policies::default(),
+                workers: 16,
+                sweep: Duration::from_mins(1),
+                second_look: Duration::from_mins(1),
+                ranges: Ranges::default(),
+                orphans: Orphans::Report,
+                orphan_grace: Duration::ZERO,
+                pod_health: None,
+            },
+            metrics: Metrics::default(),
+            election: None,
+        };
+        let (sender, phase) = watch::channel(Phase::default());
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(Box::pin(app.run(stop.clone(), sender)));
+        Controller { stop, task, phase }.working().await
+    }
+
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Makes a Service with one port; `extra` goes into its spec.
+    pub(crate) async fn service(&self, name: &str, class: &str, annotations: Value) -> Service {
+        let object = json!({
+            "metadata": { "name": name, "annotations": annotations },
+            "spec": {
+                "type": "LoadBalancer", "loadBalancerClass": class, "selector": { "app": name },
+                "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }],
+            },
+        });
+        self.api()
+            .create(&PostParams::default(), &read(object))
+            .await
+            .unwrap()
+    }
+
+    /// Sets the endpoints of a Service: pods by the last octet of their address.
+    pub(crate) async fn endpoints(&self, service: &str, ready: &[u8]) {
+        let mut endpoints = Vec::new();
+        for n in ready {
+            let uid = self.pod(*n).await;
+            endpoints.push(json!({
+                "addresses": [format!("10.244.1.{n}")], "nodeName": "node-1",
+                "conditions": { "ready": true, "serving": true, "terminating": false },
+                "targetRef": { "kind": "Pod", "name": format!("pod-{n}"), "uid": uid },
+            }));
+        }
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": format!("{service}-1"), "labels": { "kubernetes.io/service-name": service } },
+            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
+            "endpoints": endpoints,
+        });
+        let params = PatchParams::apply("test").force();
+        let name = format!("{service}-1");
+        self.api::<EndpointSlice>()
+            .patch(&name, &params, &Patch::Apply(slice))
+            .await
+            .unwrap();
+    }
+
+    async fn pod(&self, n: u8) -> Option<String> {
+        let name = format!("pod-{n}");
+        let pods = self.api::<Pod>();
+        if let Some(pod) = pods.get_opt(&name).await.unwrap() {
+            return pod.metadata.uid;
+        }
+        let pod = read(json!({
+            "metadata": { "name": name }, "spec": { "containers": [{ "name": "server", "image": "pod-server" }] },
+        }));
+        let pod = pods.create(&PostParams::default(), &pod).await.unwrap();
+        let address = format!("10.244.1.{n}");
+        let status = json!({ "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }] });
+        let patch = Patch::Merge(json!({ "status": status }));
+        pods.patch_status(&name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+        pod.metadata.uid
+    }
+
+    /// Serves the API server to programs; gives the server, which ends with it, and a kubeconfig with every right.
+    pub(crate) fn serve(&self, name: &str) -> (Serving, PathBuf) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let serving = self.server.serve_tls(listener, &[]).unwrap();
+        let url = format!("https://{}", serving.address());
+        let config = self.server.kubeconfig(&url, &Identity::admin()).unwrap();
+        let name = format!("{name}-{}.yaml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, config).unwrap();
+        (serving, path)
+    }
+
+    /// A Service as it is.
+    pub(crate) async fn get(&self, name: &str) -> Service {
+        self.api::<Service>().get(name).await.unwrap()
+    }
+
+    /// The object of ours about a Service.
+    pub(crate) async fn balancer(&self, name: &str) -> Option<LoadBalancer> {
+        self.api::<LoadBalancer>().get_opt(name).await.unwrap()
+    }
+
+    /// Reasons and messages of the events about a Service.
+    pub(crate) async fn told(&self, name: &str) -> Vec<(String, String)> {
+        let events = self
+            .api::<Event>()
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        let about = events
+            .items
+            .into_iter()
+            .filter(|e| e.involved_object.name.as_deref() == Some(name));
+        about
+            .filter_map(|e| Some((e.reason?, e.message?)))
+            .collect()
+    }
+
+    /// Waits until the check holds; fails with the state of everything after a while.
+    pub(crate) async fn eventually(&self, what: &str, mut holds: impl AsyncFnMut(&Self) -> bool) {
+        let deadline = self.clock.now() + Duration::from_mins(1);
+        while !holds(self).await {
+            if self.clock.now() > deadline {
+                let services = self.api::<Service>().list(&ListParams::default()).await;
+                let balancers = self
+                    .api::<LoadBalancer>()
+                    .list(&ListParams::default())
+                    .await;
+                let events = self
+                    .api::<Event>()
+                    .list(&ListParams::default())
+                    .await
+                    .unwrap();
+                let told: Vec<_> = events
+                    .items
+                    .iter()
+                    .map(|e| (&e.reason, &e.message))
+                    .collect();
+                panic!(
+                    "never came true: {what}\nwrites: {:?}\ntold: {told:#?}\n{}\n{}",
+                    self.aws.writes(),
+                    serde_json::to_string_pretty(&services.unwrap().items).unwrap(),
+                    serde_json::to_string_pretty(&balancers.unwrap().items).unwrap(),
+                );
+            }
+            self.clock.sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Lets time pass, to see that nothing happens.
+    pub(crate) async fn quiet(&self, time: Duration) {
+        self.clock.sleep(time).await;
+    }
+}
+
+/// Id of a node's machine.
+pub(crate) fn machine(n: u8) -> String {
+    format!("i-{n:017x}")
+}
+
+pub(crate) fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
