@@ -6,6 +6,7 @@
 
 pub mod app;
 pub mod args;
+pub mod cli;
 pub mod cloud;
 pub mod events;
 pub mod http;

@@ -6,6 +6,7 @@
     reason = "helpers of tests fail the test"
 )]
 
+mod cli;
 mod peer;
 mod takeover;
 mod world;
