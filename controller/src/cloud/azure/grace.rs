@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use onehop_core::crd::TargetMode;
 use onehop_core::time::Time;
 
-use super::document::{FRONTENDS, POOLS, RULES, child, children, name, referred};
+use super::document::{FRONTENDS, POOLS, RULES, child, children, has, name, referred};
 use super::members::has_members;
 use super::model::{Documents, Observed, address_at};
 use super::names;
@@ -84,6 +84,42 @@ pub(super) fn pools<'a>(part: &'a Part, seen: &Observed) -> Vec<&'a Pool> {
         uses && has_members(child(other, POOLS, &pool.name))
     };
     part.pools.iter().filter(used).collect()
+}
+
+/// What to say where a Service is given another address on the same load balancer: there the old one cannot serve on
+/// beside it (AZ-113).
+pub(super) fn lost(part: &Part, documents: &Documents) -> Option<Notice> {
+    let balancer = documents.balancers.get(&part.kind)?;
+    let own = children(balancer, RULES)
+        .iter()
+        .filter(|rule| names::is_of(name(rule), &part.base));
+    let fronts = own.filter_map(|rule| referred(rule, "frontendIPConfiguration"));
+    let goes = |front: &&str| {
+        let mut wanted = part.frontends.iter();
+        let wanted = wanted.find(|it| it.name.eq_ignore_ascii_case(front));
+        wanted.is_none_or(|it| {
+            let mut wish = it.wish.clone();
+            // How an address was come by does not change it.
+            if let Some(wish) = wish["properties"].as_object_mut() {
+                wish.remove("privateIPAllocationMethod");
+            }
+            !has(child(balancer, FRONTENDS, front), &wish)
+        })
+    };
+    let mut gone: Vec<String> = fronts
+        .filter(goes)
+        .filter_map(|front| address_at(child(balancer, FRONTENDS, front)?, documents))
+        .map(|address| address.to_string())
+        .collect();
+    gone.dedup();
+    (!gone.is_empty()).then(|| Notice {
+        reason: "FormerAddressGoes",
+        message: format!(
+            "{} is served no longer as soon as the new address is: clients that know it from DNS fail until they ask again",
+            gone.join(", ")
+        ),
+        degrades: false,
+    })
 }
 
 /// The addresses to publish beside the new ones until the end, and what to say.

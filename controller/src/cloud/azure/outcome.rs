@@ -53,6 +53,7 @@ fn fill(
 ) {
     let part = &built.part;
     outcome.addresses = addresses(part, &seen.documents);
+    outcome.notices.extend(grace::lost(part, &seen.documents));
     if let Some((former, notice)) = grace::published(settings, part, seen, now) {
         outcome.addresses.extend(former);
         outcome.notices.push(notice);

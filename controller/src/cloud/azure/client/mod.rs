@@ -6,6 +6,7 @@ mod store;
 mod throttle;
 mod token;
 mod writer;
+mod writes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,17 +20,16 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use self::arm::{Arm, Failed, Write};
-use self::error::{Refused, Then};
+use self::error::Then;
 use self::store::Store;
 use self::token::Tokens;
 use self::writer::{Done, Joined, Pile};
-use super::balancer::{self, Changes, apply, is_empty, is_ours};
-use super::document::{POOLS, children, etag, last_of_id, name};
-use super::model::{Documents, Observed, demands};
+use super::balancer;
+use super::document::{etag, name};
+use super::model::{Documents, Observed};
 use super::names;
 use super::public_ip::{self, address_of, services_of};
 use super::rights::{self, Shown};
-use super::security;
 use super::settings::{Kind, Settings};
 use super::step::AzureStep;
 use crate::cloud::{Class, CloudError, https};
@@ -43,8 +43,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a write is planned anew after somebody else was faster (AZ-370).
 const TRIES: usize = 5;
-/// So many changed pools are written as one load balancer rather than one by one.
-const POOLS_AT_MOST: usize = 4;
 
 /// How to reach Azure.
 #[derive(Clone, Debug)]
@@ -78,15 +76,6 @@ enum Wish {
     Remove(String),
     Members(balancer::PoolChange),
     Drop(String),
-}
-
-/// How much of a difference was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Written {
-    /// All of it.
-    All,
-    /// The first of several pools.
-    FirstPool,
 }
 
 impl Client {
@@ -364,233 +353,9 @@ impl Client {
             }
         }
     }
-
-    /// One write for all wishes; where that is refused for what it says, one for each, so that a bad one does not hold up
-    /// the others (AZ-107).
-    async fn write_balancer(&self, kind: Kind, wishes: &[Wish], fence: &Fence) -> Vec<Done> {
-        let all: Vec<&Wish> = wishes.iter().collect();
-        let together = self.write_once(kind, &all, fence).await;
-        match &together {
-            Err(error)
-                if wishes.len() > 1
-                    && matches!(error.class, Class::WrongInput | Class::InUse | Class::Quota) =>
-            {
-                tracing::warn!(%error, wishes = wishes.len(), "refused together, trying one by one");
-                let mut each = Vec::new();
-                for wish in wishes {
-                    each.push(self.write_once(kind, &[wish], fence).await);
-                }
-                each
-            }
-            _ => vec![together; wishes.len()],
-        }
-    }
-
-    async fn write_once(&self, kind: Kind, wishes: &[&Wish], fence: &Fence) -> Done {
-        let place = &self.settings.place;
-        let id = place.balancer_id(kind);
-        let tried = format!("write load balancer {}", place.balancer(kind));
-        let changes = gather(wishes);
-        let (mut tries, mut mended, mut wrote) = (0, false, Effect::AlreadySo);
-        while tries < TRIES {
-            let old = self.store.documents().balancers.get(&kind).cloned();
-            if old
-                .as_ref()
-                .is_some_and(|old| !is_ours(old, &self.settings))
-            {
-                let answer = "it has no tag of this install, so it is somebody else's";
-                return Err(CloudError::new(Class::WrongInput, tried, answer));
-            }
-            let mut new = old.clone().unwrap_or_else(|| balancer::new(&self.settings));
-            apply(&mut new, &self.settings, &changes);
-            if old.as_ref() == Some(&new) || (old.is_none() && is_empty(&new)) {
-                return Ok(wrote);
-            }
-            let written = self
-                .write_difference(&id, old.as_ref(), &new, (&tried, fence))
-                .await;
-            match self.arm.get(&id, &tried).await {
-                Ok(there) => self.store.set_balancer(kind, there, self.clock.now()),
-                Err(error) => {
-                    self.store.doubt();
-                    self.freshen().await.map_err(|_| error)?;
-                }
-            }
-            match written {
-                Ok(Written::All) => return Ok(Effect::Changed),
-                Ok(Written::FirstPool) => wrote = Effect::Changed,
-                Err(Failed::Refused(refused)) if refused.then() == Then::ReadAgain => {
-                    tries += 1;
-                    tracing::info!(%tried, "somebody else was faster, planning anew");
-                }
-                Err(Failed::Refused(refused)) if !mended && refused.is_unprovisioned() => {
-                    mended = true;
-                    self.write_as_they_are(&refused, (&tried, fence)).await?;
-                }
-                Err(failed) => return Err(failed.error(&tried)),
-            }
-        }
-        Err(faster(&tried))
-    }
-
-    /// AZ-184: public IPs whose last operation failed hold up every load balancer that uses them, until they are written
-    /// once more as they are.
-    async fn write_as_they_are(
-        &self,
-        refused: &Refused,
-        (tried, fence): (&str, &Fence),
-    ) -> Result<(), CloudError> {
-        let unwell = refused.public_ips();
-        if unwell.is_empty() {
-            return Err(refused.error(tried));
-        }
-        for id in unwell {
-            let tried = format!("write public IP {} as it is", last_of_id(&id));
-            let there = self.arm.get(&id, &tried).await?;
-            let write = Write {
-                id: &id,
-                body: there.as_ref(),
-                etag: there.as_ref().and_then(etag),
-                tried: &tried,
-            };
-            // Gone: then the load balancer must not name it, which the next plan finds out.
-            if there.is_some() {
-                let written = self.arm.write(&write, fence).await;
-                written.map_err(|failed| failed.error(&tried))?;
-                let there = self.arm.get(&id, &tried).await?;
-                self.store.set_public_ip(&id, there, self.clock.now());
-            }
-        }
-        Ok(())
-    }
-
-    /// The whole document, or only the pools where nothing else differs (AZ-106); a load balancer without frontends goes
-    /// (AZ-082).
-    async fn write_difference(
-        &self,
-        id: &str,
-        old: Option<&Value>,
-        new: &Value,
-        (tried, fence): (&str, &Fence),
-    ) -> Result<Written, Failed> {
-        if is_empty(new) {
-            let write = Write {
-                id,
-                body: None,
-                etag: None,
-                tried,
-            };
-            self.arm.write(&write, fence).await?;
-            return Ok(Written::All);
-        }
-        if let Some(pools) = old.and_then(|old| only_pools(old, new))
-            && pools.len() <= POOLS_AT_MOST
-        {
-            let Some((pool, rest)) = pools.split_first() else {
-                return Ok(Written::All);
-            };
-            let write = Write {
-                id: &format!("{id}/{POOLS}/{}", name(pool)),
-                body: Some(pool),
-                etag: etag(pool),
-                tried,
-            };
-            self.arm.write(&write, fence).await?;
-            // The others have another `ETag` now (AZ-106, AZ-367).
-            return Ok(if rest.is_empty() {
-                Written::All
-            } else {
-                Written::FirstPool
-            });
-        }
-        let write = Write {
-            id,
-            body: Some(new),
-            etag: old.and_then(etag),
-            tried,
-        };
-        self.arm.write(&write, fence).await?;
-        Ok(Written::All)
-    }
-
-    async fn write_rules(&self, fence: &Fence) -> Done {
-        let Some(group) = &self.settings.place.security_group else {
-            return Ok(Effect::AlreadySo);
-        };
-        let id = self.settings.place.security_group_id(group);
-        let tried = format!("write security group {}", group.name);
-        for _ in 0..TRIES {
-            let documents = self.store.documents();
-            let Some(old) = &documents.security else {
-                return Err(CloudError::new(
-                    Class::NotFound,
-                    tried,
-                    "there is no such security group",
-                ));
-            };
-            let demands = demands(&self.settings, &self.store.roster(), &documents);
-            let new = security::desired(&self.settings, old, &demands)
-                .map_err(|why| CloudError::new(Class::Quota, &tried, why.message))?;
-            if !security::differs(&new, old) {
-                return Ok(Effect::AlreadySo);
-            }
-            let write = Write {
-                id: &id,
-                body: Some(&new),
-                etag: etag(old),
-                tried: &tried,
-            };
-            let written = self.arm.write(&write, fence).await;
-            match self.arm.get(&id, &tried).await {
-                Ok(there) => self.store.set_security(there, self.clock.now()),
-                Err(error) if written.is_ok() => return Err(error),
-                Err(_) => self.store.doubt(),
-            }
-            match written {
-                Ok(()) => return Ok(Effect::Changed),
-                Err(Failed::Refused(refused)) if refused.then() == Then::ReadAgain => {}
-                Err(failed) => return Err(failed.error(&tried)),
-            }
-        }
-        Err(faster(&tried))
-    }
 }
 
 fn faster(tried: &str) -> CloudError {
     let answer = format!("somebody else was faster {TRIES} times");
     CloudError::new(Class::Conflict, tried, answer)
-}
-
-/// All wishes as changes of one document.
-fn gather(wishes: &[&Wish]) -> Changes {
-    let mut changes = Changes::default();
-    for wish in wishes {
-        match wish {
-            Wish::Part(part, members) => {
-                changes.parts.push(Box::as_ref(part).clone());
-                changes.members.extend(members.iter().cloned());
-            }
-            Wish::Remove(base) => drop(changes.removed.insert(base.clone())),
-            Wish::Members(change) => changes.members.push(change.clone()),
-            Wish::Drop(pool) => drop(changes.pools.insert(pool.clone())),
-        }
-    }
-    changes
-}
-
-/// The pools that differ, if nothing else does and each was there before.
-fn only_pools<'a>(old: &Value, new: &'a Value) -> Option<Vec<&'a Value>> {
-    let without = |document: &Value| {
-        let mut document = document.clone();
-        super::document::children_mut(&mut document, POOLS).clear();
-        document
-    };
-    let (before, after) = (children(old, POOLS), children(new, POOLS));
-    let fewer = before
-        .iter()
-        .any(|pool| !after.iter().any(|other| name(other) == name(pool)));
-    if fewer || without(old) != without(new) {
-        return None;
-    }
-    Some(after.iter().filter(|pool| !before.contains(pool)).collect())
 }

@@ -1,0 +1,113 @@
+//! Former addresses of Services that were given another one (AZ-113).
+
+use super::*;
+
+#[test]
+fn za116_zi29_az113_after_a_flip_the_former_side_serves_on_until_the_grace_is_over() {
+    let public = intent(&own(&[80]), &[], &[(1, READY)]);
+    let mut cloud = Cloud::default();
+    cloud.settle(Some(&public), NOW);
+    let flipped = annotated(own(&[80]), &[("azure-load-balancer-internal", "true")]);
+    let internal = intent(&flipped, &[], &[(1, READY)]);
+    let at = NOW + Duration::from_hours(1);
+    let done = cloud.settle(Some(&internal), at);
+    assert_eq!(
+        done,
+        [
+            "write part atest1 of Internal with 1 members",
+            "write security rules with atest1",
+        ],
+        "AZ-040: nothing goes yet"
+    );
+    give_private(&mut cloud);
+    let end = at + Duration::from_mins(15);
+    let said =
+        |cloud: &mut Cloud, now| outcome::outcome(&settings(), &internal, &cloud.seen(now), now);
+    let outcome = said(&mut cloud, at);
+    let addresses: Vec<String> = outcome.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        addresses,
+        ["10.0.4.4", "20.0.0.1"],
+        "AZ-113: the new one first"
+    );
+    let notice = &outcome.notices[0];
+    assert!(
+        notice.reason == "FormerAddressServes" && notice.message.contains(&end.to_string()),
+        "{notice:?}"
+    );
+    let demands =
+        super::super::super::model::demands(&settings(), &roster(&internal), &cloud.documents);
+    assert_eq!(demands.len(), 1, "the public side still needs its rule");
+    // Nodes come and go on both sides meanwhile.
+    let more = intent(&flipped, &[], &[(1, READY), (2, READY)]);
+    let done = cloud.settle(Some(&more), at + Duration::from_mins(5));
+    assert_eq!(
+        done,
+        [
+            "pool demo-azure of External: 1 up, 0 down, 0 out",
+            "pool demo-azure of Internal: 1 up, 0 down, 0 out",
+        ],
+        "AZ-113"
+    );
+    assert_eq!(
+        cloud.settle(Some(&more), end - Duration::from_secs(1)),
+        [""; 0]
+    );
+    assert_eq!(
+        said(&mut cloud, end).addresses.len(),
+        1,
+        "unpublished before it goes"
+    );
+    let done = cloud.settle(Some(&more), end);
+    assert_eq!(
+        done,
+        [
+            "remove part atest1 of External",
+            "delete public IP kubernetes-atest1"
+        ],
+        "ZI-29, ZA-43"
+    );
+    let kinds: Vec<Kind> = cloud.documents.balancers.keys().copied().collect();
+    assert_eq!(kinds, [Kind::Internal]);
+}
+
+#[test]
+fn az113_a_service_that_goes_has_no_grace() {
+    let public = intent(&own(&[80]), &[], &[(1, READY)]);
+    let mut cloud = Cloud::default();
+    cloud.settle(Some(&public), NOW);
+    let flipped = annotated(own(&[80]), &[("azure-load-balancer-internal", "true")]);
+    cloud.settle(Some(&intent(&flipped, &[], &[(1, READY)])), NOW);
+    assert_eq!(cloud.documents.balancers.len(), 2);
+    cloud.settle(None, NOW);
+    assert!(cloud.documents.balancers.is_empty() && cloud.documents.public_ips.is_empty());
+}
+
+#[test]
+fn az113_where_old_and_new_cannot_stand_side_by_side_it_is_told() {
+    let pip = |name: &str, address: &str| {
+        let id = settings().place.public_ip_id(None, name);
+        json!({"id": id, "name": name, "properties": {"ipAddress": address}})
+    };
+    let of = |name: &str| {
+        let given = annotated(own(&[80]), &[("azure-pip-name", name)]);
+        intent(&given, &[], &[(1, READY)])
+    };
+    let mut cloud = Cloud::default();
+    cloud.documents.public_ips = vec![pip("one", "20.0.0.1"), pip("two", "20.0.0.2")];
+    cloud.settle(Some(&of("one")), NOW);
+    let told = |cloud: &mut Cloud, intent: &Intent| -> Vec<String> {
+        let outcome = outcome::outcome(&settings(), intent, &cloud.seen(NOW), NOW);
+        let lost = outcome.notices.into_iter();
+        lost.map(|notice| format!("{}: {}", notice.reason, notice.message))
+            .collect()
+    };
+    assert_eq!(told(&mut cloud, &of("one")), [""; 0]);
+    let said = told(&mut cloud, &of("two"));
+    assert!(
+        said.len() == 1 && said[0].starts_with("FormerAddressGoes: 20.0.0.1 "),
+        "{said:?}"
+    );
+    cloud.settle(Some(&of("two")), NOW);
+    assert_eq!(told(&mut cloud, &of("two")), [""; 0], "once it is gone");
+}
