@@ -84,7 +84,10 @@ impl Due {
     /// A node was written to.
     pub(super) fn written(&mut self, node: NodeName, now: Time) {
         self.written.retain(|_, last| last.is_recent(now));
-        let wait = self.written.get(&node).map_or(SHORT, |last| last.wait * 2);
+        let wait = self
+            .written
+            .get(&node)
+            .map_or(SHORT, |last| last.wait * 5 / 4);
         let wait = wait.min(LONG);
         self.written.insert(node, Written { at: now, wait });
     }
