@@ -16,7 +16,8 @@ pub enum Event {
     AgentKilled,
     /// The controller is killed in the middle of a rollout (W15).
     ControllerKilled,
-    /// Two rollouts, and at random moments agents and controller are killed and the cloud throttles.
+    /// Two rollouts with two controllers, and at random moments agents and the leader are killed, the leader is asked to
+    /// end, the API server is away for a moment, and the cloud throttles.
     Chaos,
 }
 
@@ -38,6 +39,8 @@ pub enum Cloud {
     Local,
     /// Network Load Balancers with the lags and tails that users report, ten times faster than the wall (FC-04).
     Nlb,
+    /// Standard Load Balancers of Azure, at the speed of the wall: nothing gets a new flow while all members are down.
+    Azure,
 }
 
 /// Which of our measures are on.
@@ -127,6 +130,7 @@ impl Cell {
         let cloud = match self.cloud {
             Cloud::Local => "local",
             Cloud::Nlb => "nlb",
+            Cloud::Azure => "azure",
         };
         let pods = match self.on_term {
             OnTerm::Exit => "exit",
@@ -170,6 +174,13 @@ pub fn matrix() -> Vec<Cell> {
         }
         cells.push(Cell::new(event, Mode::Node, Cloud::Local, serve));
     }
+    for on_term in [OnTerm::Exit, serve] {
+        cells.push(Cell::new(Event::Rollout, Mode::Pod, Cloud::Azure, on_term));
+    }
+    for event in [Event::ScaleDown, Event::Drain] {
+        cells.push(Cell::new(event, Mode::Pod, Cloud::Azure, OnTerm::Exit));
+    }
+    cells.push(Cell::new(Event::Rollout, Mode::Node, Cloud::Azure, serve));
     // Pods' times are scaled as the cloud's are: fifty seconds of theirs are five of the wall.
     let serve = OnTerm::ServeSeconds(A_LITTLE * 10);
     for on_term in [OnTerm::Exit, serve] {

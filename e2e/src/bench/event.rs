@@ -9,6 +9,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use nix::sys::signal::Signal;
 use onehop_core::crd::{NodeTargets, TargetState as Told};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::json;
@@ -23,6 +24,8 @@ pub(super) const NAME: &str = "web";
 const WITHIN: Duration = Duration::from_mins(3);
 /// Between two steps of unrest.
 const UNREST_MS: std::ops::Range<u64> = 200..1500;
+/// How long the API server is away.
+const API_AWAY: Duration = Duration::from_millis(300);
 /// Steps of unrest in each of two rollouts.
 const STEPS: u32 = 5;
 
@@ -149,7 +152,8 @@ async fn drain(world: &World, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// Kills agents and controller, and has the cloud throttle, at moments that the seed chooses.
+/// Kills agents and controllers, asks the leader to end, takes the API server away for a moment, and has the cloud
+/// throttle, at moments that the seed chooses.
 async fn unrest(world: &World, seed: u64) -> Result<()> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let set = |faults| {
@@ -160,11 +164,13 @@ async fn unrest(world: &World, seed: u64) -> Result<()> {
     for _ in 0..STEPS {
         let pause = Duration::from_millis(rng.random_range(UNREST_MS));
         world.clock.sleep(pause).await;
-        match rng.random_range(0..4) {
+        match rng.random_range(0..6) {
             // One that is down already goes on being so.
             0 => drop(world.kill_agent("a")),
             1 => drop(world.kill_agent("b")),
-            2 => drop(world.controller.kill()),
+            2 => lead_ends(world, Signal::SIGKILL).await,
+            3 => lead_ends(world, Signal::SIGTERM).await,
+            4 => world.restart_api_server(API_AWAY).await?,
             _ => set(Faults {
                 throttle: vec![Throttle {
                     operations: BTreeSet::new(),
@@ -177,4 +183,11 @@ async fn unrest(world: &World, seed: u64) -> Result<()> {
     }
     set(Faults::default());
     Ok(())
+}
+
+/// Ends the leader, if somebody leads and has not ended yet.
+async fn lead_ends(world: &World, how: Signal) {
+    if let Ok((leader, _)) = world.leader().await {
+        drop(leader.signal(how));
+    }
 }

@@ -1,13 +1,16 @@
 //! Runs one cell in a world of its own, and counts what was lost.
 
 use super::{
-    cells::{Cell, Claim, Cloud, Measures, Mode},
+    cells::{Cell, Claim, Cloud, Event, Measures, Mode},
     event::{NAME, happen, settled},
 };
 use crate::{
     scenario::{FailureReport, Rollout, RolloutReport},
     traffic::{FailureKind, LongFlow, Transport},
-    world::{CloudKind, ServiceManifest, World, WorldConfig, deployment, eventually, first_answer},
+    world::{
+        CloudKind, Replicas, ServiceManifest, World, WorldConfig, deployment, eventually,
+        first_answer,
+    },
 };
 use anyhow::{Context, Result};
 use e2e_cloud::{
@@ -136,10 +139,18 @@ fn config(cell: &Cell, seed: u64) -> WorldConfig {
             Measures::NoGuard => vec!["--keep-rp-filter"],
             Measures::On | Measures::NoHold => Vec::new(),
         },
+        replicas: match cell.event {
+            Event::Chaos => Replicas::Two,
+            _ => Replicas::One,
+        },
         ..WorldConfig::default()
     };
     match cell.cloud {
         Cloud::Local => base,
+        Cloud::Azure => WorldConfig {
+            cloud: CloudKind::Azure,
+            ..base
+        },
         Cloud::Nlb => WorldConfig {
             cloud: CloudKind::Aws,
             profile: Some(Profile {
@@ -168,8 +179,10 @@ fn service(cell: &Cell) -> ServiceManifest {
         Measures::NoHold => service.annotated("onehop.dev/membership", "compat"),
         Measures::On | Measures::NoGuard => service,
     };
-    if cell.cloud == Cloud::Local {
-        return service;
+    match cell.cloud {
+        Cloud::Local => return service,
+        Cloud::Azure => return service.with("loadBalancerClass", json!("onehop.dev/azure")),
+        Cloud::Nlb => {}
     }
     let targets = match cell.mode {
         Mode::Pod => "ip",
@@ -185,7 +198,7 @@ fn service(cell: &Cell) -> ServiceManifest {
 
 async fn address(world: &World, cloud: Cloud) -> Result<SocketAddr> {
     let address = match cloud {
-        Cloud::Local => world.lb_address(NAME).await?,
+        Cloud::Local | Cloud::Azure => world.lb_address(NAME).await?,
         Cloud::Nlb => {
             let host = world.lb_host(NAME).await?;
             let what = "the load balancer's name resolves";

@@ -6,12 +6,15 @@ use e2e_apiserver::{ApiServer, Config, ControllerOptions, Controllers, Identity,
 use e2e_fabric::Fabric;
 use kube::Client;
 use onehop_runtime::clock::Clock;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 pub(super) struct Embedded {
     api: ApiServer,
     /// Gone while the server is away.
-    serving: Option<Serving>,
+    serving: Mutex<Option<Serving>>,
     _controllers: Controllers,
 }
 
@@ -28,7 +31,7 @@ impl Embedded {
         let client = api.client(&Identity::admin());
         let embedded = Self {
             api,
-            serving: Some(serving),
+            serving: Mutex::new(Some(serving)),
             _controllers: controllers,
         };
         Ok((embedded, client))
@@ -39,15 +42,19 @@ impl Embedded {
     }
 
     /// Ends every connection of programs to it and listens no more.
-    pub(super) fn go_away(&mut self) {
-        self.serving = None;
+    pub(super) fn go_away(&self) {
+        *self.serving() = None;
     }
 
     /// Listens again.
-    pub(super) fn come_back(&mut self, fabric: &Fabric) -> Result<()> {
+    pub(super) fn come_back(&self, fabric: &Fabric) -> Result<()> {
         let listener = fabric.management().tcp_listener(API)?;
-        self.serving = Some(self.api.serve_tls(listener, &[])?);
+        *self.serving() = Some(self.api.serve_tls(listener, &[])?);
         Ok(())
+    }
+
+    fn serving(&self) -> MutexGuard<'_, Option<Serving>> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn kubeconfig(&self, account: &Account) -> Result<String> {

@@ -124,8 +124,8 @@ impl ControlPlane {
     }
 
     /// Takes the embedded server away from all programs.
-    pub(crate) fn go_away(&mut self) -> Result<()> {
-        match &mut self.servers {
+    pub(crate) fn go_away(&self) -> Result<()> {
+        match &self.servers {
             Servers::Embedded(embedded) => embedded.go_away(),
             Servers::Real(_) => anyhow::bail!("only the embedded API server can do this"),
         }
@@ -133,8 +133,8 @@ impl ControlPlane {
     }
 
     /// Gives it back.
-    pub(crate) fn come_back(&mut self, fabric: &Fabric) -> Result<()> {
-        match &mut self.servers {
+    pub(crate) fn come_back(&self, fabric: &Fabric) -> Result<()> {
+        match &self.servers {
             Servers::Embedded(embedded) => embedded.come_back(fabric),
             Servers::Real(_) => anyhow::bail!("only the embedded API server can do this"),
         }

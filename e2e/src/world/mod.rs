@@ -12,6 +12,7 @@ mod folder;
 mod installation;
 mod journal;
 mod lb_node;
+mod leader;
 mod manifests;
 mod node_proxy;
 mod node_view;
@@ -404,6 +405,13 @@ impl World {
 
     /// Gives it back.
     pub fn with_api_server(&mut self) -> Result<()> {
+        self.plane.come_back(&self.fabric)
+    }
+
+    /// Takes it away from all programs for a moment: every connection and watch ends, as when it is started anew.
+    pub async fn restart_api_server(&self, away: Duration) -> Result<()> {
+        self.plane.go_away()?;
+        self.clock.sleep(away).await;
         self.plane.come_back(&self.fabric)
     }
 

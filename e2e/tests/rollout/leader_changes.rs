@@ -2,50 +2,16 @@
 //! than its Lease lasts, or asked to end. Nothing is lost, and it writes nothing after its successor's first write.
 
 use crate::support::{WITHIN, rollout_reached_the_cloud, served_by, targets_are_the_new_pods};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use e2e_cloud::engine::What;
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
 use nix::sys::signal::Signal;
 use onehop_e2e::{
-    chart::NAMESPACE,
     scenario::Rollout,
-    world::{Controller, OnTerm, Replicas, ServiceManifest, World, WorldConfig, eventually},
+    world::{OnTerm, Replicas, ServiceManifest, World, WorldConfig, eventually},
 };
 
 /// Pods accept for longer than a Lease lasts: a rollout is graceful only if somebody can follow it in time.
 const SERVE_SECONDS: u32 = 10;
-
-/// Who holds the Lease.
-async fn holder(world: &World) -> Result<String, String> {
-    let leases: Api<Lease> = Api::namespaced(world.kube(), NAMESPACE);
-    let lease = leases
-        .get("onehop-controller-e2e")
-        .await
-        .map_err(|e| e.to_string())?;
-    let holder = lease
-        .spec
-        .and_then(|spec| spec.holder_identity)
-        .unwrap_or_default();
-    if holder.is_empty() {
-        return Err("nobody holds the Lease".to_owned());
-    }
-    Ok(holder)
-}
-
-/// The leader's process and its identity.
-async fn leader(world: &World) -> Result<(&Controller, String)> {
-    let holder = eventually(&world.clock, "somebody leads", WITHIN, async || {
-        holder(world).await
-    })
-    .await?;
-    let controller = if holder.starts_with("controller-1_") {
-        &world.controller
-    } else {
-        world.second.as_ref().context("there is a second one")?
-    };
-    Ok((controller, holder))
-}
 
 /// Who wrote to the cloud, each run of calls by one process once.
 fn cloud_writers(world: &World) -> Vec<String> {
@@ -66,7 +32,7 @@ fn cloud_writers(world: &World) -> Vec<String> {
 /// Waits until the leader is another one than `old` and has written to the cloud.
 async fn succeeded(world: &World, old: &str) -> Result<()> {
     eventually(&world.clock, "a successor writes", WITHIN, async || {
-        let now = holder(world).await?;
+        let (_, now) = world.leader().await?;
         let writers = cloud_writers(world);
         if now != old && writers.last().is_some_and(|w| w.contains(&now)) {
             Ok(())
@@ -92,7 +58,9 @@ async fn leader_goes(how: Signal) -> Result<()> {
     .during(async || {
         world.objects.restart("web").await?;
         rollout_reached_the_cloud(&world).await?;
-        let (old, identity) = leader(&world).await?;
+        let what = "somebody leads";
+        let leads = async || world.leader().await;
+        let (old, identity) = eventually(&world.clock, what, WITHIN, leads).await?;
         let pid = old.pid();
         old.signal(how)?;
         succeeded(&world, &identity).await?;
