@@ -2,7 +2,7 @@
 //! chart stays their only source. A world on the real control plane asks Helm; one on the embedded server needs no Helm
 //! and takes arguments from `installation.json`, which the chart's tests compare with what Helm renders.
 
-use super::{Cluster, start::CLOUD};
+use super::{Cluster, Proxy, start::CLOUD};
 use crate::{
     chart::{Chart, Rendered},
     controlplane::{API, BackEnd, INSTALL_ID},
@@ -59,8 +59,8 @@ pub fn values(mode: &str) -> Value {
 }
 
 impl Installation {
-    /// As the chart renders it for this control plane and this proxy, with agents that answer for pods or not. Asks Helm where rights are needed, so it may take a
-    /// second.
+    /// As the chart renders it for this control plane and this proxy; without agents that answer for pods where that is
+    /// asked, or where there are none. Asks Helm where rights are needed, so it may take a second.
     pub(crate) fn of(cluster: Cluster, pod_health: bool) -> Result<Self> {
         let mode = cluster.proxy.mode();
         let installed = match cluster.back_end {
@@ -76,13 +76,12 @@ impl Installation {
                 }
             }
         };
-        Ok(if pod_health {
-            Self {
-                commands: installed.commands.with_pod_health()?,
-                ..installed
-            }
-        } else {
-            installed
+        if pod_health && cluster.proxy != Proxy::KubeProxy {
+            return Ok(installed);
+        }
+        Ok(Self {
+            commands: installed.commands.without_pod_health()?,
+            ..installed
         })
     }
 }
@@ -98,12 +97,12 @@ impl Commands {
         })
     }
 
-    /// With agents that answer for the health of pods.
-    pub(crate) fn with_pod_health(self) -> Result<Self> {
-        const PORT: (&str, &str) = ("--pod-health-port", "10290");
+    /// With load balancers that ask pods for their health themselves.
+    fn without_pod_health(self) -> Result<Self> {
+        const NONE: (&str, &str) = ("--pod-health-port", "0");
         Ok(Self {
-            controller: self.controller.with(PORT.0, PORT.1)?,
-            agent: self.agent.with(PORT.0, PORT.1)?,
+            controller: self.controller.with(NONE.0, NONE.1)?,
+            agent: self.agent.with(NONE.0, NONE.1)?,
             ..self
         })
     }

@@ -185,7 +185,7 @@ pub struct WorldConfig {
     pub without_proxy: Vec<&'static str>,
     /// A real kube-proxy lives on every node beside its agent.
     pub kube_proxy_too: bool,
-    /// Load balancers ask agents for the health of pods, on port 10290.
+    /// Load balancers ask agents for the health of pods, as the chart has it; else the pods themselves.
     pub pod_health: bool,
     /// How many controllers there are.
     pub replicas: Replicas,
@@ -209,7 +209,7 @@ impl Default for WorldConfig {
             agent_flags: Vec::new(),
             without_proxy: Vec::new(),
             kube_proxy_too: false,
-            pod_health: false,
+            pod_health: true,
             replicas: Replicas::One,
             keep_logs: true,
             progress: |_| {},

@@ -30,7 +30,6 @@ impl Scene {
     async fn set(family: Family) -> Result<Self> {
         let config = WorldConfig {
             cluster: Cluster::default().in_family(family),
-            pod_health: true,
             ..WorldConfig::default()
         };
         let world = World::start(config).await?;
