@@ -127,7 +127,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let board = Arc::new(Board::new(clock));
     let (report_sender, reports) = mpsc::unbounded_channel();
     let watched = dataplane.watched_port();
-    let writer = Writer::spawn(dataplane, clock, report_sender)?;
+    let writer = Writer::spawn(dataplane, report_sender)?;
     let (listens, wanted_listens) = watch::channel(BTreeSet::new());
     let (failures, bind_failures) = mpsc::unbounded_channel();
     let (taken, tables) = watch::channel(Tables::NotOurs);

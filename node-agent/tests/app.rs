@@ -109,7 +109,7 @@ impl World {
             commits: begun,
         };
         let (report_sender, reports) = tokio::sync::mpsc::unbounded_channel();
-        let writer = Writer::spawn(Box::new(kernel), clock, report_sender).expect("a thread");
+        let writer = Writer::spawn(Box::new(kernel), report_sender).expect("a thread");
         let board = Arc::new(Board::new(clock));
         let metrics = Arc::new(Metrics::new(onehop_runtime::metrics::Metrics::default()));
         let (listens_sender, listens) = watch::channel(BTreeSet::new());

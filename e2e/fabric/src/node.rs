@@ -229,6 +229,9 @@ impl NodeNet {
         self.netns().sysctl(&[
             ("net/ipv4/conf/eth0/rp_filter", "2"),
             ("net/ipv4/conf/eth1/rp_filter", "1"),
+            // Refusals of kube-proxy are ICMP for TCP, too; a scenario that asks often would use up what the kernel
+            // sends to one client in a second, and the next refusal would look like a drop.
+            ("net/ipv4/icmp_ratelimit", "0"),
         ])
     }
 
