@@ -1,7 +1,9 @@
 //! `./e2e/run bench zero-drop`: what is lost in each loss window, with our measures and without (zero-drop.md sections 2
-//! and 6). Called by `src/bin/bench.rs`; a few cells run as tests, too.
+//! and 6). Called by `src/bin/bench.rs`; a few cells run as tests, too. `./e2e/run bench datapath`: our agent beside a
+//! real kube-proxy.
 
 mod cells;
+mod datapath;
 mod event;
 mod measure;
 mod table;
@@ -25,6 +27,8 @@ pub struct Args {
 enum What {
     /// New connections, long flows and datagrams that are lost while pods, nodes, agents and controllers come and go.
     ZeroDrop(ZeroDrop),
+    /// The node agent and a real kube-proxy with the same Services: start, changes, memory, connections.
+    Datapath(datapath::Datapath),
 }
 
 #[derive(Debug, clap::Args)]
@@ -45,7 +49,10 @@ struct ZeroDrop {
 
 /// Runs what was asked for. An error if a cell that promises zero lost something, or one without our measures did not.
 pub async fn run(args: Args) -> Result<()> {
-    let What::ZeroDrop(args) = args.what;
+    let args = match args.what {
+        What::ZeroDrop(args) => args,
+        What::Datapath(args) => return datapath::run(&args).await,
+    };
     let cells = matrix()
         .into_iter()
         .filter(|cell| cell.name().contains(&args.cell));

@@ -1,0 +1,118 @@
+//! `./e2e/run bench datapath`: our agent and a real kube-proxy (nftables mode) with the same Services on the same kind of
+//! node, one after the other, in both orders (S-287). What is compared are ratios of the same run.
+
+mod lab;
+mod load;
+mod process;
+mod table;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use std::{path::PathBuf, time::Duration};
+
+use crate::world::Proxy;
+
+/// What is measured, and with how much.
+#[derive(Debug, clap::Args)]
+pub(super) struct Datapath {
+    /// Write everything that was measured as JSON to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Numbers of Services in the cluster.
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 10_000], value_parser = clap::value_parser!(u32).range(1..=30_000))]
+    services: Vec<u32>,
+    /// Endpoints of each Service.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
+    endpoints: u32,
+    /// Endpoint changes that are measured one by one.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    swaps: u32,
+    /// How long 100 endpoints a second change.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    churn_seconds: u64,
+    /// Runs of each size and proxy: in the first the agent comes first, in the second kube-proxy, and so on.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+}
+
+/// Sizes of one run.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    services: u32,
+    endpoints: u32,
+    swaps: u32,
+    churn: Duration,
+}
+
+/// What was measured of one proxy in one run. Times in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Measured {
+    /// Which proxy.
+    pub(super) proxy: &'static str,
+    /// Services beside the one that is asked.
+    pub(super) services: u32,
+    /// Endpoints of each.
+    pub(super) endpoints: u32,
+    /// Run, from 1.
+    pub(super) round: u32,
+    /// From the start of the program, without any of its rules, until it is healthy and the Service answers.
+    pub(super) start_ms: f64,
+    /// Of that, its own full sync as its metric tells it.
+    pub(super) full_sync_ms: f64,
+    /// After it was killed, with its rules in place: from the start of the next one until what changed meanwhile holds.
+    pub(super) restart_ms: f64,
+    /// New connections to the Service while it was away and came back, 100 a second, and those that failed.
+    pub(super) restart_connections: [u32; 2],
+    /// From before the write of a changed endpoint to the API until the kernel sends connections there, each change.
+    pub(super) swap_ms: Vec<f64>,
+    /// Its own time of a partial sync, the mean of those changes, by its metric.
+    pub(super) partial_sync_ms: f64,
+    /// CPU time of a change on its own.
+    pub(super) swap_cpu_ms: f64,
+    /// CPU time in a second with 100 changes of endpoints.
+    pub(super) churn_cpu_ms: f64,
+    /// Longest answer of /healthz meanwhile.
+    pub(super) churn_health_ms: f64,
+    /// Largest resident memory, in MiB.
+    pub(super) peak_mib: f64,
+    /// New connections in a second through the ClusterIP, by one client without a pause.
+    pub(super) connects: f64,
+    /// Median time of such a connection, in microseconds.
+    pub(super) connect_us: f64,
+}
+
+/// Measures and prints the table.
+pub(super) async fn run(args: &Datapath) -> Result<()> {
+    ensure!(!args.services.is_empty(), "--services names no number");
+    let mut all = Vec::new();
+    for services in &args.services {
+        for round in 1..=args.rounds {
+            let plan = Plan {
+                services: *services,
+                endpoints: args.endpoints,
+                swaps: args.swaps,
+                churn: Duration::from_secs(args.churn_seconds),
+            };
+            let mut order = [Proxy::Replace, Proxy::KubeProxy];
+            if round % 2 == 0 {
+                order.reverse();
+            }
+            for proxy in order {
+                let name = table::name(proxy);
+                eprintln!("==> {name} with {services} Services, round {round}");
+                let measured = lab::measure(plan, proxy, round);
+                let measured = measured
+                    .await
+                    .with_context(|| format!("{name} with {services} Services"))?;
+                eprintln!("    {}", serde_json::to_string(&measured)?);
+                all.push(measured);
+            }
+        }
+        table::print(*services, &all);
+    }
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string_pretty(&all)?;
+        std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
+    }
+    Ok(())
+}
