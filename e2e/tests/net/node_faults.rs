@@ -169,6 +169,8 @@ pub(crate) async fn fc79a_k24_pods_on_a_node_without_an_agent_are_targets_like_a
     let world = world_of(WorldConfig {
         cluster: on,
         without_proxy: vec!["b"],
+        // Else they would wait for the agent for five minutes (K-24).
+        pod_health: false,
         ..WorldConfig::default()
     })
     .await?;
