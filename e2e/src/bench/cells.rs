@@ -16,9 +16,11 @@ pub enum Event {
     AgentKilled,
     /// The controller is killed in the middle of a rollout (W15).
     ControllerKilled,
-    /// Two rollouts with two controllers, and at random moments agents and the leader are killed, the leader is asked to
-    /// end, the API server is away for a moment, and the cloud throttles.
+    /// Two rollouts, and at random moments agents and controller are killed and the cloud throttles.
     Chaos,
+    /// The same with two controllers, of which the leader is killed or asked to end, and an API server that is away for
+    /// moments.
+    LeaderChaos,
 }
 
 /// What targets are.
@@ -121,6 +123,7 @@ impl Cell {
             Event::AgentKilled => "agent-killed",
             Event::ControllerKilled => "controller-killed",
             Event::Chaos => "chaos",
+            Event::LeaderChaos => "leader-chaos",
         };
         let mode = match self.mode {
             Mode::Node => "node",
@@ -152,7 +155,7 @@ impl Cell {
             Event::Drain => "W5",
             Event::AgentKilled => "W14",
             Event::ControllerKilled => "W15",
-            Event::Chaos => "W14 W15",
+            Event::Chaos | Event::LeaderChaos => "W14 W15",
         }
     }
 }
@@ -174,6 +177,9 @@ pub fn matrix() -> Vec<Cell> {
         }
         cells.push(Cell::new(event, Mode::Node, Cloud::Local, serve));
     }
+    // ZD-110: where a cloud sends nothing while all members are down, a rollout may outrun the election.
+    let led = Cell::new(Event::LeaderChaos, Mode::Pod, Cloud::Local, OnTerm::Exit);
+    cells.push(led.without(Measures::On, Claim::Measured));
     for on_term in [OnTerm::Exit, serve] {
         cells.push(Cell::new(Event::Rollout, Mode::Pod, Cloud::Azure, on_term));
     }

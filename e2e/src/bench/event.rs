@@ -54,10 +54,11 @@ pub(super) async fn happen(world: &World, event: Event, mode: Mode) -> Result<()
             second_generation(world).await?;
             world.controller.kill()?;
         }
-        Event::Chaos => {
+        Event::Chaos | Event::LeaderChaos => {
+            let kinds = if event == Event::Chaos { 4 } else { 6 };
             for turn in 0..2 {
                 objects.restart(NAME).await?;
-                unrest(world, world.seed * 2 + turn).await?;
+                unrest(world, world.seed * 2 + turn, kinds).await?;
                 objects.rolled_out(NAME, WITHIN).await?;
             }
         }
@@ -152,9 +153,9 @@ async fn drain(world: &World, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// Kills agents and controllers, asks the leader to end, takes the API server away for a moment, and has the cloud
-/// throttle, at moments that the seed chooses.
-async fn unrest(world: &World, seed: u64) -> Result<()> {
+/// Kills agents and controller and has the cloud throttle, at moments that the seed chooses; of six kinds also asks the
+/// leader to end and takes the API server away for a moment.
+async fn unrest(world: &World, seed: u64, kinds: u32) -> Result<()> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let set = |faults| {
         world
@@ -164,13 +165,13 @@ async fn unrest(world: &World, seed: u64) -> Result<()> {
     for _ in 0..STEPS {
         let pause = Duration::from_millis(rng.random_range(UNREST_MS));
         world.clock.sleep(pause).await;
-        match rng.random_range(0..6) {
+        match rng.random_range(0..kinds) {
             // One that is down already goes on being so.
             0 => drop(world.kill_agent("a")),
             1 => drop(world.kill_agent("b")),
             2 => lead_ends(world, Signal::SIGKILL).await,
-            3 => lead_ends(world, Signal::SIGTERM).await,
-            4 => world.restart_api_server(API_AWAY).await?,
+            4 => lead_ends(world, Signal::SIGTERM).await,
+            5 => world.restart_api_server(API_AWAY).await?,
             _ => set(Faults {
                 throttle: vec![Throttle {
                     operations: BTreeSet::new(),
@@ -187,7 +188,9 @@ async fn unrest(world: &World, seed: u64) -> Result<()> {
 
 /// Ends the leader, if somebody leads and has not ended yet.
 async fn lead_ends(world: &World, how: Signal) {
-    if let Ok((leader, _)) = world.leader().await {
-        drop(leader.signal(how));
-    }
+    let leader = match &world.second {
+        Some(_) => world.leader().await.map(|(leader, _)| leader),
+        None => Ok(&world.controller),
+    };
+    drop(leader.map(|leader| leader.signal(how)));
 }

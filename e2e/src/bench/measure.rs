@@ -140,7 +140,7 @@ fn config(cell: &Cell, seed: u64) -> WorldConfig {
             Measures::On | Measures::NoHold => Vec::new(),
         },
         replicas: match cell.event {
-            Event::Chaos => Replicas::Two,
+            Event::LeaderChaos => Replicas::Two,
             _ => Replicas::One,
         },
         ..WorldConfig::default()
