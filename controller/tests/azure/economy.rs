@@ -10,7 +10,7 @@ use crate::world::{Stands, World};
 use crate::{QUIET, names};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn za101_za102_az101_hundreds_of_services_cost_few_writes_and_a_restart_none() {
+async fn zi41_za101_za102_az101_hundreds_of_services_cost_few_writes_and_a_restart_none() {
     const SERVICES: u16 = 250;
     let world = World::start().await;
     let controller = world.controller().await;

@@ -288,7 +288,7 @@ fn az036_az068_dead_keys_are_accepted_and_the_basic_mode_is_told() {
 }
 
 #[test]
-fn az056_az067_az070_az321_what_is_not_carried_out_is_refused_with_a_reason_of_its_own() {
+fn zi44_az056_az067_az070_az321_what_is_not_carried_out_is_refused_with_a_reason_of_its_own() {
     for (key, value) in [
         (keys::PLS_CREATE, "true"),
         (keys::HA_PORTS, "True"),

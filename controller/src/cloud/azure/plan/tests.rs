@@ -365,7 +365,7 @@ fn az099_az107_a_load_balancer_of_somebody_else_is_not_touched() {
 }
 
 #[test]
-fn az116_az183_a_public_ip_goes_only_after_its_frontend() {
+fn zi27_az116_az183_a_public_ip_goes_only_after_its_frontend() {
     let intent = intent(&own(&[80]), &[], &[(1, READY)]);
     let mut cloud = Cloud::default();
     cloud.settle(Some(&intent), NOW);

@@ -259,6 +259,26 @@ fn az201_az202_foreign_rules_stay_and_their_priorities_are_taken() {
 }
 
 #[test]
+fn zi35_az206_many_ranges_are_one_rule_and_neighbours_are_joined() {
+    let many: Vec<String> = (0..100).map(|n| format!("30.0.{}.0/24", n * 2)).collect();
+    let ranges = |list: &str| {
+        let service = annotated(own(&[80]), &[("azure-allowed-ip-ranges", list)]);
+        let group = with(&needs(&service, &at()), &group(vec![]));
+        let rules = children(&group, SECURITY_RULES).to_vec();
+        assert_eq!(rules.len(), 1, "ZI-35");
+        rules[0]["properties"].clone()
+    };
+    let rule = ranges(&many.join(","));
+    assert_eq!(rule["sourceAddressPrefixes"].as_array().unwrap().len(), 100);
+    let joined = ranges("30.0.0.0/24,30.0.1.0/24,30.0.1.128/25");
+    assert_eq!(
+        joined["sourceAddressPrefix"],
+        json!("30.0.0.0/23"),
+        "AZ-206"
+    );
+}
+
+#[test]
 fn az211_limits_are_checked_before_the_put() {
     let many: Vec<String> = (0..70)
         .flat_map(|a| (0..70).map(move |b| format!("30.{a}.{}.0/24", b * 2)))
@@ -301,7 +321,7 @@ fn az400_az402_a_group_without_a_list_of_rules_is_left_so_where_none_is_needed()
 
 proptest! {
     #[test]
-    fn az404_za104_whatever_services_ask_for_foreign_rules_stay_as_they_were(
+    fn zi37_az404_za104_whatever_services_ask_for_foreign_rules_stay_as_they_were(
         asked in prop::collection::vec(prop::collection::vec((1_u16..6, 0_usize..4), 0..5), 1..8)
     ) {
         let mut document = group(vec![
