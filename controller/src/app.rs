@@ -112,6 +112,7 @@ impl<P: Provider> App<P> {
         );
         let writer = tokio::spawn(writer);
         let refusals = Refusals::new(&self);
+        let install = self.election.as_ref().map(about_lease);
         let parts = Parts {
             provider: self.provider,
             client,
@@ -120,6 +121,7 @@ impl<P: Provider> App<P> {
             events,
             measures,
             rng: SmallRng::from_rng(&mut rng),
+            install,
         };
         let reconciler = Reconciler::new(parts, self.settings);
         let watches = crate::watch::start(&self.client, &reconciler, &watch_metrics, &mut rng);
@@ -228,6 +230,17 @@ async fn ended(mut elector: JoinSet<Result<(), Lost>>) -> Result<(), Lost> {
     }
 }
 
+/// The Lease, which stands for the install in events.
+fn about_lease(election: &Election) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("coordination.k8s.io/v1".to_owned()),
+        kind: Some("Lease".to_owned()),
+        namespace: Some(election.namespace.clone()),
+        name: Some(election.name.clone()),
+        ..ObjectReference::default()
+    }
+}
+
 /// Tells of refused claims, by events on our Lease. Not behind the fence, which is down meanwhile.
 struct Refusals {
     events: Publisher,
@@ -242,16 +255,9 @@ impl Refusals {
         let (events, writer) = Publisher::new(app.client.clone(), app.clock, reporter, &nowhere);
         let mut task = JoinSet::new();
         task.spawn(writer);
-        let lease = app.election.as_ref();
         Self {
             events,
-            about: ObjectReference {
-                api_version: Some("coordination.k8s.io/v1".to_owned()),
-                kind: Some("Lease".to_owned()),
-                namespace: lease.map(|l| l.namespace.clone()),
-                name: lease.map(|l| l.name.clone()),
-                ..ObjectReference::default()
-            },
+            about: app.election.as_ref().map(about_lease).unwrap_or_default(),
             _writer: task,
         }
     }

@@ -31,6 +31,8 @@ pub struct Measures {
     pub agents_absent: Gauge,
     /// Shards in the cloud whose Service is gone, kept until deletion is allowed (C-123).
     pub orphans: Gauge,
+    /// Rights in the cloud that were missing when they were checked, by action (AWS-844).
+    pub missing_rights: Family<Right, Gauge>,
     /// Mass-removal checks raised (K-33).
     pub mass_removals: Counter,
     /// Failed writes to the API server.
@@ -62,6 +64,13 @@ pub struct PoolsAbove {
 pub struct OfFamily {
     /// `IPv4` or `IPv6`.
     pub family: &'static str,
+}
+
+/// Label of a right.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Right {
+    /// The action.
+    pub action: String,
 }
 
 /// Labels of a failed lane.
@@ -125,6 +134,11 @@ impl Measures {
                 "orphans",
                 "Cloud objects of ours without a Service",
                 new.orphans.clone(),
+            );
+            r.register(
+                "missing_rights",
+                "Rights in the cloud that were missing when they were checked",
+                new.missing_rights.clone(),
             );
             r.register(
                 "mass_removal_checks",

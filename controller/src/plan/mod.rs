@@ -17,8 +17,8 @@ pub use intent::{Departed, Intent, Machine, Members, PortMembers};
 pub use listed::Listed;
 pub use order::arrange;
 pub use provider::{
-    Depth, Effect, Existing, Found, Giver, HostName, Look, Market, Named, Notice, Numbers, Outcome,
-    Placed, PortCount, Programmed, Provider, Refusal, Resolution, first_family,
+    Depth, Effect, Existing, Found, Giver, HostName, Look, Market, MissingRight, Named, Notice,
+    Numbers, Outcome, Placed, PortCount, Programmed, Provider, Refusal, Resolution, first_family,
 };
 pub use told::{deregistered, registered};
 

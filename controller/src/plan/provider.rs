@@ -135,6 +135,15 @@ pub struct Refusal {
     pub message: String,
 }
 
+/// A right of ours in the cloud that is missing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MissingRight {
+    /// The action, as the cloud's policies name it.
+    pub action: String,
+    /// What was answered when it was tried.
+    pub answer: String,
+}
+
 /// One successful call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -327,6 +336,11 @@ pub trait Provider: Send + Sync + 'static {
         _book: &AddressBook,
     ) -> BTreeMap<IpFamily, (i64, i64)> {
         BTreeMap::new()
+    }
+
+    /// The rights that are missing, as far as that can be found out without changing anything (AWS-844).
+    fn missing_rights(&self) -> impl Future<Output = Vec<MissingRight>> + Send {
+        std::future::ready(Vec::new())
     }
 
     /// Everything of this install, once at start and by the slow sweep.

@@ -16,6 +16,7 @@ mod pass;
 mod pod_health;
 mod pools;
 mod queue;
+mod rights;
 mod say;
 mod second_look;
 
@@ -26,6 +27,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use onehop_core::id::ServiceKey;
 use onehop_core::service::ServiceSpec;
@@ -49,7 +51,7 @@ use crate::index::{Index, Touched};
 use crate::lease::Fence;
 use crate::metrics::Measures;
 use crate::node_targets::{Ranges, Register};
-use crate::plan::{Existing, Provider};
+use crate::plan::{Existing, MissingRight, Provider};
 use crate::policy::Policies;
 use crate::presence::Presence;
 use crate::snapshot::{Claim, Standing};
@@ -151,6 +153,10 @@ pub struct Reconciler<P: Provider> {
     presence: Mutex<Presence>,
     /// Services that wait for agents which answer for their pods, since when (K-24).
     silent: Mutex<BTreeMap<ServiceKey, Time>>,
+    /// Rights in the cloud that are missing.
+    rights: Mutex<Vec<MissingRight>>,
+    /// The object that stands for the install in events.
+    install: Option<ObjectReference>,
 }
 
 /// What the reconciler is made of.
@@ -169,6 +175,8 @@ pub struct Parts<P> {
     pub measures: Measures,
     /// For jitter.
     pub rng: SmallRng,
+    /// The object that stands for the install in events, if there is one.
+    pub install: Option<ObjectReference>,
 }
 
 /// Locks; what a panicking thread left behind is whole, since no critical section can panic half-way.
@@ -208,6 +216,8 @@ impl<P: Provider> Reconciler<P> {
             pools_changed: Notify::new(),
             presence: Mutex::default(),
             silent: Mutex::default(),
+            rights: Mutex::default(),
+            install: parts.install,
         })
     }
 
@@ -253,6 +263,8 @@ impl<P: Provider> Reconciler<P> {
         elected: impl Future<Output = ()>,
         tell: impl Fn(Progress),
     ) {
+        // Ends with this.
+        let mut rights = JoinSet::new();
         let started = async {
             while !lock(&self.index).is_synced() {
                 tokio::select! {
@@ -264,6 +276,8 @@ impl<P: Provider> Reconciler<P> {
                 }
             }
             elected.await;
+            let this = Arc::clone(self);
+            rights.spawn(async move { this.keep_rights().await });
             // After the election: what the last leader did is seen before anything is written.
             self.restore(self.list_everything().await);
         };

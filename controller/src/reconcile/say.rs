@@ -82,11 +82,13 @@ impl<P: Provider> Reconciler<P> {
         // The newest view: the finalizer was perhaps added a moment ago.
         let known = lock(&self.index).service(key).cloned();
         let service = known.as_ref().unwrap_or(&wanted.service);
+        let mut notices = wanted.notices.clone();
+        notices.extend(self.rights_notice());
         let facts = Facts {
             service: &service.spec,
             spec: wanted.spec.as_ref(),
             refusals: &wanted.refusals,
-            notices: &wanted.notices,
+            notices: &notices,
             outcome,
             error,
             take_over: of.take_over.clone(),

@@ -8,5 +8,6 @@
 
 mod cli;
 mod peer;
+mod rights;
 mod takeover;
 mod world;

@@ -23,7 +23,7 @@ use onehop_controller::app::{App, Phase};
 use onehop_controller::cloud::aws::Aws;
 use onehop_controller::cloud::aws::client::{Access, Client as AwsClient};
 use onehop_controller::cloud::aws::settings::{PeerServices, Selection, Settings as AwsSettings};
-use onehop_controller::lease::Lost;
+use onehop_controller::lease::{Election, Lost, Timing};
 use onehop_controller::node_targets::Ranges;
 use onehop_controller::policy::Policies;
 use onehop_controller::reconcile::{Orphans, Settings};
@@ -65,9 +65,15 @@ pub(crate) struct Controller {
     stop: CancellationToken,
     task: JoinHandle<Result<(), Lost>>,
     phase: watch::Receiver<Phase>,
+    metrics: Metrics,
 }
 
 impl Controller {
+    /// Its metrics as they are scraped.
+    pub(crate) fn metrics(&self) -> String {
+        self.metrics.page()
+    }
+
     async fn working(mut self) -> Self {
         self.phase
             .wait_for(|phase| *phase == Phase::Working)
@@ -206,14 +212,9 @@ impl World {
             .unwrap();
     }
 
-    /// Starts a controller, the only replica.
-    pub(crate) async fn controller(&self, flags: Flags) -> Controller {
+    /// A client of the account as the controller has one.
+    pub(crate) async fn aws_client(&self) -> AwsClient {
         let install = onehop_core::id::InstallId::from(INSTALL);
-        let mut settings = AwsSettings::new(install.clone(), CLUSTER);
-        settings.take_over.peer = flags.peer;
-        settings.take_over.of = Selection::read(&flags.take_over).unwrap();
-        settings.take_over.accepted = Selection::read(&flags.accepted).unwrap();
-        settings.take_over.settle = Duration::from_secs(1);
         let credentials = Credentials::new(KEY.0, KEY.1, None, None, "test");
         let access = Access {
             region: Some("eu-central-1".to_owned()),
@@ -222,9 +223,29 @@ impl World {
             ec2: Some(self.url.clone()),
             credentials: Some(SharedCredentialsProvider::new(credentials)),
         };
-        let client = AwsClient::connect(access, install.clone(), CLUSTER.to_owned(), self.clock);
-        let client = Box::pin(client).await.unwrap();
+        let client = AwsClient::connect(access, install, CLUSTER.to_owned(), self.clock);
+        Box::pin(client).await.unwrap()
+    }
+
+    /// Starts a controller, the only replica.
+    pub(crate) async fn controller(&self, flags: Flags) -> Controller {
+        let install = onehop_core::id::InstallId::from(INSTALL);
+        let mut settings = AwsSettings::new(install.clone(), CLUSTER);
+        settings.take_over.peer = flags.peer;
+        settings.take_over.of = Selection::read(&flags.take_over).unwrap();
+        settings.take_over.accepted = Selection::read(&flags.accepted).unwrap();
+        settings.take_over.settle = Duration::from_secs(1);
+        let client = self.aws_client().await;
         let identity = Identity::service_account("onehop-system", "controller");
+        let metrics = Metrics::default();
+        let (lease, ms) = (Duration::from_secs(3), Duration::from_millis);
+        let election = Election {
+            // Another one for each: the Lease of one that was killed is waited for.
+            identity: format!("replica-{:x}", self.clock.now().as_millis()),
+            namespace: "default".to_owned(),
+            name: Election::lease_name(&install),
+            timing: Timing::new(lease, ms(2000), ms(100)).unwrap(),
+        };
         let app = App {
             provider: Aws::new(client, settings),
             client: self.server.client(&identity),
@@ -245,13 +266,20 @@ impl World {
                 orphan_grace: Duration::ZERO,
                 pod_health: None,
             },
-            metrics: Metrics::default(),
-            election: None,
+            metrics: metrics.clone(),
+            election: Some(election),
         };
         let (sender, phase) = watch::channel(Phase::default());
         let stop = CancellationToken::new();
         let task = tokio::spawn(Box::pin(app.run(stop.clone(), sender)));
-        Controller { stop, task, phase }.working().await
+        Controller {
+            stop,
+            task,
+            phase,
+            metrics,
+        }
+        .working()
+        .await
     }
 
     pub(crate) fn api<K>(&self) -> Api<K>

@@ -38,8 +38,8 @@ use super::{AddressBook, CloudError, Holder};
 use crate::lease::Fence;
 use crate::plan::custody::{Custody, Release};
 use crate::plan::{
-    Effect, Existing, Found, Giver, Intent, Listed, Look, Market, Outcome, Placed, Plan, Provider,
-    Resolution,
+    Effect, Existing, Found, Giver, Intent, Listed, Look, Market, MissingRight, Outcome, Placed,
+    Plan, Provider, Resolution,
 };
 
 /// The provider.
@@ -97,6 +97,10 @@ impl Provider for Aws {
     fn restore(&self, _found: Found<'_>, _book: &mut AddressBook) -> Result<(), Holder> {
         // Addresses are the cloud's.
         Ok(())
+    }
+
+    async fn missing_rights(&self) -> Vec<MissingRight> {
+        self.client.missing_rights().await
     }
 
     async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {

@@ -145,11 +145,13 @@ impl Aws {
     fn answer(&self, service: &str, form: &Form) -> Answer {
         let action = form.text("Action");
         let mut account = self.account();
+        let dry = form.text("DryRun") == "true";
+        let name = if dry { "DryRun" } else { action };
         *account
             .calls
-            .entry(format!("{service}:{action}"))
+            .entry(format!("{service}:{name}"))
             .or_default() += 1;
-        if !action.starts_with("Describe") {
+        if !dry && !action.starts_with("Describe") {
             account.writes.push(format!("{service}:{action}"));
         }
         account.rights.check(service, action, form)?;

@@ -100,6 +100,13 @@ impl Elb {
         Ok(all)
     }
 
+    /// Whether a group is there.
+    pub async fn one_group(&self, throttle: &Throttle, arn: &str) -> Result<(), CloudError> {
+        let request = self.client.describe_target_groups().target_group_arns(arn);
+        let tried = "elasticloadbalancing:DescribeTargetGroups";
+        read(throttle, tried, request.send()).await.map(drop)
+    }
+
     /// Tags of objects, by ARN.
     pub async fn tags(
         &self,
@@ -168,7 +175,8 @@ impl Elb {
         Ok(all)
     }
 
-    async fn more_certificates(
+    /// Certificates of a TLS listener beside the default one.
+    pub async fn more_certificates(
         &self,
         throttle: &Throttle,
         listener: &str,

@@ -32,12 +32,23 @@ pub(super) fn class(code: &str) -> Class {
 
 /// An answer in words, with what is missing where a right is (AWS-843).
 pub(super) fn answer(code: &str, message: &str) -> String {
-    match code {
-        "AccessDenied" | "AccessDeniedException" | "UnauthorizedOperation" => {
-            format!("{code}: {message}; the IAM policy lacks this action")
-        }
-        _ => format!("{code}: {message}"),
+    if DENIED.contains(&code) {
+        format!("{code}: {message}; the IAM policy lacks this action")
+    } else {
+        format!("{code}: {message}")
     }
+}
+
+/// Codes of a right that is missing.
+const DENIED: [&str; 3] = [
+    "AccessDenied",
+    "AccessDeniedException",
+    "UnauthorizedOperation",
+];
+
+/// Whether a right is missing.
+pub(super) fn is_denied(error: &CloudError) -> bool {
+    DENIED.iter().any(|code| has_code(error, code))
 }
 
 /// Whether an error has this code: its answer begins with it.

@@ -7,6 +7,7 @@ pub mod elb;
 mod error;
 mod make;
 mod register;
+mod rights;
 pub mod store;
 mod throttle;
 pub mod xml;
@@ -63,6 +64,7 @@ pub struct Client {
     install: InstallId,
     cluster: String,
     vpc: String,
+    region: String,
     store: Mutex<Store>,
     /// One listing at a time.
     listing: tokio::sync::Mutex<()>,
@@ -112,12 +114,13 @@ impl Client {
             elb: Elb::new(aws_sdk_elasticloadbalancingv2::Client::from_conf(
                 elb.build(),
             )),
-            ec2: Ec2::new(ec2, region, credentials, clock)?,
+            ec2: Ec2::new(ec2, region.clone(), credentials, clock)?,
             throttle: Throttle::new(clock),
             clock,
             install,
             cluster,
             vpc: access.vpc,
+            region,
             store: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
         })
