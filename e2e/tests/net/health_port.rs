@@ -195,7 +195,7 @@ pub(crate) async fn s109_k29_a_restart_without_the_api_server_changes_no_answer(
     on: Cluster,
 ) -> Result<()> {
     const PORT: u16 = 32_112;
-    let mut world = world_with_pod_on_a(on).await?;
+    let world = world_with_pod_on_a(on).await?;
     let exposed = world.expose(local("kept", PORT)).await?;
     world.serve_by("kept", &["web"]).await?;
     let a = (world.place(Place::NodeA).1, PORT).into();
@@ -213,7 +213,8 @@ pub(crate) async fn s109_k29_a_restart_without_the_api_server_changes_no_answer(
         },
     )
     .await?;
-    world.without_api_server()?;
+    let node = world.kubelet("a")?.node();
+    node.cut_off(true)?;
     world.kill_agent("a")?;
     let kept = answers(&world, a, 200).await?;
     let weight = &kept.headers["x-load-balancing-endpoint-weight"];
@@ -225,10 +226,10 @@ pub(crate) async fn s109_k29_a_restart_without_the_api_server_changes_no_answer(
     world
         .gets(Place::PodOnA, tcp, exposed.cluster(80), web)
         .await?;
-    world.with_api_server()?;
+    node.cut_off(false)?;
     world.proxies_ready().await?;
     // From here on the answer follows the cluster again.
     world.serve_by("kept", &["ask-b"]).await?;
     answers(&world, a, 503).await?;
-    world.end().await
+    world.end_with_a_node_cut_off().await
 }

@@ -261,6 +261,12 @@ impl PodOnA {
         known.entry(place).or_insert_with(make).clone()
     }
 
+    /// Ends the world in which a node was cut off: what it sent to the API server meanwhile went nowhere.
+    pub(crate) async fn end_with_a_node_cut_off(self) -> Result<()> {
+        let lost = |drop: &e2e_fabric::Drop| drop.destination == e2e_fabric::Fabric::MANAGEMENT;
+        self.world.end_with_drops(lost).await
+    }
+
     /// Ends the world, in which packets with a source of `foreign` were dropped by the fabric.
     pub(crate) async fn end_with_drops_of(self, foreign: IpAddr) -> Result<()> {
         self.world.end_with_drops(|d| d.source == foreign).await
