@@ -105,13 +105,21 @@ pub(super) fn key(
         if standing == Standing::Replaced || listed.target.state == TargetState::Released {
             continue;
         }
+        let until = if standing == Standing::Lives {
+            listed.until = None;
+            None
+        } else {
+            let end = bound.unwrap_or(now + listed.bound);
+            Some(*listed.until.get_or_insert(end))
+        };
         if listed.target.health == TargetHealth::Agent {
             let elements = health::elements(&key, &listed.target, cluster);
             compiled.elements.extend(elements);
             let others = !choice::ready(&key, &endpoints, pods, cluster.here()).is_empty();
             let answer = health::answer(&health::Facts {
                 standing,
-                held: listed.target.state == TargetState::Held,
+                state: listed.target.state,
+                guarded: until.is_some_and(|end| end > now),
                 own: endpoints.iter().find(|e| e.address == key.address),
                 others,
                 fate: cluster.fate(),
@@ -122,13 +130,7 @@ pub(super) fn key(
         if key.protocol == Protocol::Tcp {
             compiled.put(SetId::Targets, Key::Frontend(key), None);
         }
-        if standing == Standing::Lives {
-            listed.until = None;
-            continue;
-        }
-        let until = *listed
-            .until
-            .get_or_insert_with(|| bound.unwrap_or(now + listed.bound));
+        let Some(until) = until else { continue };
         let from = sources(
             &key,
             listed.target.flows(),

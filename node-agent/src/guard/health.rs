@@ -1,6 +1,6 @@
 //! What the agent answers for a pod that is a target, and who may ask (ZD-30, ZD-31). Pure.
 
-use onehop_core::crd::{FlowSources, NodeTarget};
+use onehop_core::crd::{FlowSources, NodeTarget, TargetState};
 use onehop_core::endpoint::Endpoint;
 use onehop_core::id::{Frontend, IpFamily, Protocol};
 
@@ -14,8 +14,10 @@ use crate::table::element::{Data, Elements, Key, SetId, Verdict};
 pub(super) struct Facts<'a> {
     /// How the pod stands.
     pub(super) standing: Standing,
-    /// The controller still needs it.
-    pub(super) held: bool,
+    /// What the controller says of it.
+    pub(super) state: TargetState,
+    /// The guard of a pod that leaves has not ended yet (ZD-51).
+    pub(super) guarded: bool,
     /// Its own endpoint.
     pub(super) own: Option<&'a Endpoint>,
     /// Whether anybody else takes new flows.
@@ -25,17 +27,24 @@ pub(super) struct Facts<'a> {
 }
 
 /// The decision table of zero-drop.md section 5e, and ZD-78 for the node: whether the pod counts as healthy.
+///
+/// One row more than there: until the controller has said what becomes of a pod that leaves, it counts as held. A
+/// controller that is away, or just restarting, has not registered the pods that follow either; a cloud that sends nothing
+/// while all members are down would then drop everything, though the guard stands ready (ZD-110).
 pub(super) fn answer(facts: &Facts<'_>) -> bool {
+    let held = facts.state == TargetState::Held;
+    let leaves = matches!(facts.standing, Standing::Leaves | Standing::Gone);
+    let undecided = facts.state == TargetState::Active && leaves && facts.guarded;
     let conditions = facts.own.map(|endpoint| endpoint.conditions);
     let alive = matches!(facts.standing, Standing::Lives | Standing::Leaves);
     let serves = alive && conditions.is_some_and(|c| c.serving);
     match (facts.fate, facts.standing) {
         (Fate::Out, _) | (_, Standing::Replaced) => false,
         // A pod on a node that goes serves for as long as the floor needs it (ZD-76).
-        (Fate::Goes, _) => facts.held && serves,
+        (Fate::Goes, _) => held && serves,
         (Fate::Stays, Standing::Lives) if conditions.is_some_and(|c| c.ready) => true,
         // A new flow would be accepted: by another endpoint, or by the pod itself.
-        (Fate::Stays, _) => facts.held && (facts.others || serves),
+        (Fate::Stays, _) => (held || undecided) && (facts.others || serves),
     }
 }
 
@@ -86,7 +95,8 @@ mod tests {
 
     use super::*;
 
-    /// The table's rows: standing, own conditions, others, and the answers plain and held.
+    /// The table's rows: standing, own conditions, others, and the answers once the controller has decided, while it has
+    /// not, and held.
     #[test]
     fn zd31_zd78_answers_are_those_of_the_decision_table() {
         use Standing::{Gone, Leaves, Lives, Replaced};
@@ -101,18 +111,23 @@ mod tests {
             terminating: false,
         };
         let rows = [
-            (Lives, Some(Conditions::READY), true, (true, true)),
-            (Lives, Some(Conditions::READY), false, (true, true)),
-            (Lives, Some(not_ready), true, (false, true)),
-            (Lives, Some(not_ready), false, (false, false)),
-            (Lives, None, true, (false, true)),
-            (Leaves, Some(terminating(true)), true, (false, true)),
-            (Leaves, Some(terminating(true)), false, (false, true)),
-            (Leaves, Some(terminating(false)), true, (false, true)),
-            (Leaves, Some(terminating(false)), false, (false, false)),
-            (Gone, None, true, (false, true)),
-            (Gone, Some(terminating(true)), false, (false, false)),
-            (Replaced, None, true, (false, false)),
+            (Lives, Some(Conditions::READY), true, [true, true, true]),
+            (Lives, Some(Conditions::READY), false, [true, true, true]),
+            (Lives, Some(not_ready), true, [false, false, true]),
+            (Lives, Some(not_ready), false, [false, false, false]),
+            (Lives, None, true, [false, false, true]),
+            (Leaves, Some(terminating(true)), true, [false, true, true]),
+            (Leaves, Some(terminating(true)), false, [false, true, true]),
+            (Leaves, Some(terminating(false)), true, [false, true, true]),
+            (
+                Leaves,
+                Some(terminating(false)),
+                false,
+                [false, false, false],
+            ),
+            (Gone, None, true, [false, true, true]),
+            (Gone, Some(terminating(true)), false, [false, false, false]),
+            (Replaced, None, true, [false, false, false]),
         ];
         for (standing, conditions, others, expected) in rows {
             let own = conditions.map(|conditions| Endpoint {
@@ -124,22 +139,31 @@ mod tests {
                 conditions,
                 pod: None,
             });
-            let of = |held, fate| {
+            let of = |state, guarded, fate| {
                 answer(&Facts {
                     standing,
-                    held,
+                    state,
+                    guarded,
                     own: own.as_ref(),
                     others,
                     fate,
                 })
             };
+            let states = [
+                TargetState::Draining,
+                TargetState::Active,
+                TargetState::Held,
+            ];
             let row = format!("{standing:?} {conditions:?} others {others}");
-            let stays = (of(false, Fate::Stays), of(true, Fate::Stays));
-            assert_eq!(stays, expected, "ZD-31: {row}");
+            let stays = states.map(|state| of(state, true, Fate::Stays));
+            assert_eq!(stays, expected, "ZD-31, ZD-110: {row}");
+            let ended = of(TargetState::Active, false, Fate::Stays);
+            assert_eq!(ended, expected[0], "ZD-51: {row}");
             let serves = standing < Gone && conditions.is_some_and(|c| c.serving);
-            assert!(!of(false, Fate::Goes), "ZD-78: {row}");
-            assert_eq!(of(true, Fate::Goes), serves, "ZD-78: {row}");
-            assert!(!of(true, Fate::Out), "ZD-78: {row}");
+            let goes = states.map(|state| of(state, true, Fate::Goes));
+            assert_eq!(goes, [false, false, serves], "ZD-78: {row}");
+            let out = states.map(|state| of(state, true, Fate::Out));
+            assert_eq!(out, [false; 3], "ZD-78: {row}");
         }
     }
 }

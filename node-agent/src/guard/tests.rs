@@ -590,6 +590,10 @@ fn zd35_zd53_probes_and_answers_of_a_listed_target() {
         "ZD-35"
     );
     world.pod(1, Life::Deleted);
+    assert_eq!(healthy(&world.guard(NOW)), [true], "ZD-110: undecided");
+    let guard_ended = world.guard(NOW + Duration::from_hours(1));
+    assert_eq!(healthy(&guard_ended), [false], "ZD-51");
+    world.say(asked(TargetState::Draining, &[]));
     assert_eq!(healthy(&world.guard(NOW)), [false], "ZD-34");
     world.say(asked(TargetState::Held, &[]));
     assert_eq!(healthy(&world.guard(NOW)), [true], "ZD-31");
