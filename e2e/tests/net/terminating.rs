@@ -147,9 +147,9 @@ pub(crate) async fn s07_s40_unready_pods_serve_only_where_they_are_published(
             .await?;
     }
     world.objects.apply(service(true).json()).await?;
-    world
-        .becomes(Place::PodOnA, Transport::Tcp, to, late)
-        .await?;
+    for place in [Place::PodOnA, Place::NodeB] {
+        world.becomes(place, Transport::Tcp, to, late).await?;
+    }
     let pods = world.objects.api::<Pod>();
     pods.delete("late", &DeleteParams::default()).await?;
     eventually(&world.clock, "it terminates", WITHIN, async || {
