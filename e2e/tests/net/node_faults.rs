@@ -130,7 +130,7 @@ pub(crate) async fn fc79a_a_node_without_the_api_server_serves_what_it_knows_and
         .await?;
     let end = long.end().await.context("the flow's end")?;
     assert!(end.cut.is_none(), "FC-79a, S-90: {end:?}");
-    world.end().await
+    world.end_with_a_node_cut_off().await
 }
 
 /// Health checks of all groups.
