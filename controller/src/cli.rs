@@ -10,7 +10,11 @@ mod run;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
 use serde::Serialize;
+
+use crate::cloud::aws::PEER_FINALIZER;
 
 pub use run::{CliError, run};
 
@@ -102,6 +106,20 @@ pub struct Finding {
     pub stopped_by: Vec<String>,
 }
 
+impl Finding {
+    /// Nothing is known of it yet.
+    fn of(service: &Service) -> Self {
+        Self {
+            namespace: service.namespace().unwrap_or_default(),
+            name: service.name_any(),
+            state: State::Stopped,
+            steps: Vec::new(),
+            differences: Vec::new(),
+            stopped_by: Vec::new(),
+        }
+    }
+}
+
 /// How a Service stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum State {
@@ -130,6 +148,13 @@ impl State {
     }
 }
 
-/// Finalizer and class of the other program.
-const PEER_FINALIZER: &str = "service.k8s.aws/resources";
+/// Class of the other program.
 const PEER_CLASS: &str = "service.k8s.aws/nlb";
+
+fn has(service: &Service, finalizer: &str) -> bool {
+    service.finalizers().iter().any(|f| f == finalizer)
+}
+
+fn class(service: &Service) -> Option<&str> {
+    service.spec.as_ref()?.load_balancer_class.as_deref()
+}

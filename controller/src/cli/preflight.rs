@@ -4,35 +4,22 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use onehop_core::crd::{LoadBalancer, RELEASE_ANNOTATION, SERVICE_FINALIZER, TakeOverStage};
 
-use super::{Finding, PEER_CLASS, PEER_FINALIZER, State};
+use super::{Finding, PEER_CLASS, PEER_FINALIZER, State, class, has};
 
 /// Whether a Service is, or was, the other program's.
 pub fn concerns(service: &Service, object: Option<&LoadBalancer>) -> bool {
-    let class = service
-        .spec
-        .as_ref()
-        .and_then(|s| s.load_balancer_class.as_deref());
-    let theirs = service.finalizers().iter().any(|f| f == PEER_FINALIZER);
     let told = object
         .and_then(|o| o.status.as_ref())
         .is_some_and(|s| s.take_over.is_some());
-    theirs || told || class == Some(PEER_CLASS)
+    has(service, PEER_FINALIZER) || told || class(service) == Some(PEER_CLASS)
 }
 
 /// How one stands.
 pub fn judge(service: &Service, object: Option<&LoadBalancer>) -> Finding {
-    let mut finding = Finding {
-        namespace: service.namespace().unwrap_or_default(),
-        name: service.name_any(),
-        state: State::Stopped,
-        steps: Vec::new(),
-        differences: Vec::new(),
-        stopped_by: Vec::new(),
-    };
-    let has = |finalizer: &str| service.finalizers().iter().any(|f| f == finalizer);
+    let mut finding = Finding::of(service);
     let report = object.and_then(|o| o.status.as_ref()?.take_over.clone());
     let Some(report) = report else {
-        if has(SERVICE_FINALIZER) {
+        if has(service, SERVICE_FINALIZER) {
             finding.state = State::TakenOver;
         } else if object.is_some() {
             finding

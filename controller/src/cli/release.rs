@@ -1,37 +1,24 @@
 //! Whether a load balancer can be given back, and what that does. Pure.
 
 use k8s_openapi::api::core::v1::Service;
-use kube::ResourceExt;
 use onehop_core::crd::{LoadBalancer, SERVICE_FINALIZER, TakeOverStage};
 
-use super::{Finding, PEER_FINALIZER, State};
+use super::{Finding, PEER_FINALIZER, State, class, has};
 
 /// Whether a Service is one that may be given back without being named.
 pub fn concerns(service: &Service, object: Option<&LoadBalancer>) -> bool {
-    let ours = service.finalizers().iter().any(|f| f == SERVICE_FINALIZER);
-    ours && object.is_some() && !is_ours_alone(service)
+    has(service, SERVICE_FINALIZER) && object.is_some() && !is_ours_alone(service)
 }
 
 /// Classes of our own are no other program's.
 fn is_ours_alone(service: &Service) -> bool {
-    let class = service
-        .spec
-        .as_ref()
-        .and_then(|s| s.load_balancer_class.as_deref());
-    class.is_some_and(|class| class.starts_with("onehop.dev/"))
+    class(service).is_some_and(|class| class.starts_with("onehop.dev/"))
 }
 
 /// How one stands, and what giving it back does.
 pub fn judge(service: &Service, object: Option<&LoadBalancer>) -> Finding {
-    let mut finding = Finding {
-        namespace: service.namespace().unwrap_or_default(),
-        name: service.name_any(),
-        state: State::Stopped,
-        steps: Vec::new(),
-        differences: Vec::new(),
-        stopped_by: Vec::new(),
-    };
-    let has = |finalizer: &str| service.finalizers().iter().any(|f| f == finalizer);
+    let mut finding = Finding::of(service);
+    let has = |finalizer| has(service, finalizer);
     let status = object.and_then(|o| o.status.as_ref());
     let report = status.and_then(|s| s.take_over.as_ref());
     if let Some(report) =

@@ -29,6 +29,8 @@ use onehop_core::id::{Cidr, PortKey, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
+pub use self::takeover::FINALIZER as PEER_FINALIZER;
+
 use self::client::Client;
 use self::model::{Observed, Tagged};
 use self::settings::Settings;

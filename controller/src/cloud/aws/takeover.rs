@@ -24,7 +24,7 @@ use crate::plan::custody::{Act, Custody, Handover, Release};
 pub(super) use giving::disown;
 
 /// The peer's finalizer on Services.
-pub(super) const FINALIZER: &str = "service.k8s.aws/resources";
+pub const FINALIZER: &str = "service.k8s.aws/resources";
 
 fn has(service: &ServiceSpec, finalizer: &str) -> bool {
     service.finalizers.iter().any(|f| f == finalizer)
