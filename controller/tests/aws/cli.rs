@@ -8,7 +8,7 @@ use onehop_core::crd::SERVICE_FINALIZER;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::peer::{FINALIZER, Peer, Targets, call, tags};
+use crate::peer::{FINALIZER, Peer, Targets, tags};
 use crate::world::{Flags, OWN_CLASS, World};
 
 /// What a run has said, and how it ended.
@@ -49,16 +49,7 @@ async fn aws124_aws130_preflight_tells_a_take_over_and_release_gives_it_back() {
         "{said}"
     );
 
-    let slower = [
-        ("TargetGroupArn", peer.group.as_str()),
-        ("HealthCheckIntervalSeconds", "30"),
-    ];
-    call(
-        &world.aws,
-        "elasticloadbalancing",
-        "ModifyTargetGroup",
-        &slower,
-    );
+    peer.checks_every(&world.aws, 30);
     let looking = world.controller(Flags::default()).await;
     world
         .eventually("preflight names what differs", async |_| {
@@ -70,16 +61,7 @@ async fn aws124_aws130_preflight_tells_a_take_over_and_release_gives_it_back() {
         })
         .await;
     looking.kill().await;
-    let back = [
-        ("TargetGroupArn", peer.group.as_str()),
-        ("HealthCheckIntervalSeconds", "10"),
-    ];
-    call(
-        &world.aws,
-        "elasticloadbalancing",
-        "ModifyTargetGroup",
-        &back,
-    );
+    peer.checks_every(&world.aws, 10);
     let looking = world.controller(Flags::default()).await;
     world
         .eventually("preflight finds it ready", async |_| {

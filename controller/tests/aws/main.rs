@@ -7,6 +7,8 @@
 )]
 
 mod cli;
+#[path = "../shared/cluster.rs"]
+mod cluster;
 mod peer;
 mod rights;
 mod takeover;

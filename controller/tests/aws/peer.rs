@@ -11,7 +11,8 @@ use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::world::{CLUSTER, PEER_CLASS, World, machine, read};
+use crate::cluster::read;
+use crate::world::{CLUSTER, PEER_CLASS, World, machine};
 
 const ELB: &str = "elasticloadbalancing";
 /// Its finalizer on Services.
@@ -235,6 +236,16 @@ impl Stack<'_> {
 }
 
 impl Peer {
+    /// Changes how often its targets are checked, in seconds.
+    pub(crate) fn checks_every(&self, aws: &Aws, seconds: u32) {
+        let seconds = seconds.to_string();
+        let change = [
+            ("TargetGroupArn", self.group.as_str()),
+            ("HealthCheckIntervalSeconds", &seconds),
+        ];
+        call(aws, ELB, "ModifyTargetGroup", &change);
+    }
+
     /// Makes a Service of its class and everything of it, in its order, as it stands when it has settled.
     pub(crate) async fn serves(world: &World, name: &str, targets: Targets) -> Self {
         let word = match targets {

@@ -11,7 +11,7 @@ use onehop_core::crd::{
 };
 use serde_json::json;
 
-use crate::peer::{FINALIZER, Peer, Targets, bindings, call, tags};
+use crate::peer::{FINALIZER, Peer, Targets, bindings, tags};
 use crate::world::{Flags, INSTALL, OWN_CLASS, PEER_CLASS, World};
 
 const QUIET: Duration = Duration::from_secs(2);
@@ -207,16 +207,7 @@ async fn aws129_aws121_aws960_k03_a_take_over_moves_no_target_and_replaces_nothi
 async fn aws129_aws013_what_would_change_the_data_path_and_a_peer_that_may_act_stop_a_take_over() {
     let world = World::start().await;
     let peer = Peer::serves(&world, "web", Targets::Pods).await;
-    let slower = [
-        ("TargetGroupArn", peer.group.as_str()),
-        ("HealthCheckIntervalSeconds", "30"),
-    ];
-    call(
-        &world.aws,
-        "elasticloadbalancing",
-        "ModifyTargetGroup",
-        &slower,
-    );
+    peer.checks_every(&world.aws, 30);
     let may_act = Flags {
         peer: PeerServices::MayAct,
         ..Flags::default()

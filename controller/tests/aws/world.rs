@@ -14,10 +14,9 @@ use e2e_cloud::engine::{Config, Profile};
 use e2e_cloud::scale::Scale;
 use e2e_cloud::{Cloud, Driver};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::core::v1::{Event, Pod, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, Resource};
 use onehop_controller::app::{App, Phase};
 use onehop_controller::cloud::aws::Aws;
@@ -35,6 +34,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::cluster::{self, Endpoint, read};
 
 pub(crate) const CLUSTER: &str = "my-cluster";
 pub(crate) const INSTALL: &str = "my-install";
@@ -181,35 +182,16 @@ impl World {
             _driver: driver,
             rest,
         };
+        cluster::install_crds(&world.client).await;
         let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
-        for crd in onehop_core::crd::definitions() {
-            crds.create(&PostParams::default(), &crd).await.unwrap();
-        }
         crds.create(&PostParams::default(), &crate::peer::bindings_kind())
             .await
             .unwrap();
         for n in 1..=NODES {
-            world.node(n).await;
+            let spec = json!({ "providerID": format!("aws:///a/{}", self::machine(n)) });
+            cluster::node(&world.client, n, spec, &[format!("10.0.1.{n}")]).await;
         }
         world
-    }
-
-    async fn node(&self, n: u8) {
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        let name = format!("node-{n}");
-        let status = json!({
-            "addresses": [{ "type": "InternalIP", "address": format!("10.0.1.{n}") }],
-            "conditions": [{ "type": "Ready", "status": "True" }],
-        });
-        let node: Node = read(json!({
-            "metadata": { "name": name }, "spec": { "providerID": format!("aws:///a/{}", machine(n)) },
-        }));
-        nodes.create(&PostParams::default(), &node).await.unwrap();
-        let patch = Patch::Merge(json!({ "status": status }));
-        nodes
-            .patch_status(&name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
     }
 
     /// A client of the account as the controller has one.
@@ -286,7 +268,7 @@ impl World {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        Api::namespaced(self.client.clone(), "default")
+        cluster::api(&self.client)
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -310,46 +292,23 @@ impl World {
 
     /// Sets the endpoints of a Service: pods by the last octet of their address.
     pub(crate) async fn endpoints(&self, service: &str, ready: &[u8]) {
-        let mut endpoints = Vec::new();
+        let mut pods = Vec::new();
         for n in ready {
-            let uid = self.pod(*n).await;
-            endpoints.push(json!({
-                "addresses": [format!("10.244.1.{n}")], "nodeName": "node-1",
-                "conditions": { "ready": true, "serving": true, "terminating": false },
-                "targetRef": { "kind": "Pod", "name": format!("pod-{n}"), "uid": uid },
-            }));
+            pods.push(Endpoint {
+                n: *n,
+                uid: self.pod(*n).await,
+                terminating: false,
+            });
         }
-        let slice = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": { "name": format!("{service}-1"), "labels": { "kubernetes.io/service-name": service } },
-            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
-            "endpoints": endpoints,
-        });
-        let params = PatchParams::apply("test").force();
-        let name = format!("{service}-1");
-        self.api::<EndpointSlice>()
-            .patch(&name, &params, &Patch::Apply(slice))
-            .await
-            .unwrap();
+        cluster::set_endpoints(&self.client, service, &pods).await;
     }
 
-    async fn pod(&self, n: u8) -> Option<String> {
-        let name = format!("pod-{n}");
-        let pods = self.api::<Pod>();
-        if let Some(pod) = pods.get_opt(&name).await.unwrap() {
-            return pod.metadata.uid;
+    async fn pod(&self, n: u8) -> String {
+        let there = self.api::<Pod>().get_opt(&format!("pod-{n}")).await;
+        match there.unwrap().and_then(|pod| pod.metadata.uid) {
+            Some(uid) => uid,
+            None => cluster::make_pod(&self.client, n).await,
         }
-        let pod = read(json!({
-            "metadata": { "name": name }, "spec": { "containers": [{ "name": "server", "image": "pod-server" }] },
-        }));
-        let pod = pods.create(&PostParams::default(), &pod).await.unwrap();
-        let address = format!("10.244.1.{n}");
-        let status = json!({ "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }] });
-        let patch = Patch::Merge(json!({ "status": status }));
-        pods.patch_status(&name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
-        pod.metadata.uid
     }
 
     /// Serves the API server to programs; gives the server, which ends with it, and a kubeconfig with every right.
@@ -376,18 +335,7 @@ impl World {
 
     /// Reasons and messages of the events about a Service.
     pub(crate) async fn told(&self, name: &str) -> Vec<(String, String)> {
-        let events = self
-            .api::<Event>()
-            .list(&ListParams::default())
-            .await
-            .unwrap();
-        let about = events
-            .items
-            .into_iter()
-            .filter(|e| e.involved_object.name.as_deref() == Some(name));
-        about
-            .filter_map(|e| Some((e.reason?, e.message?)))
-            .collect()
+        cluster::told(&self.client, name).await
     }
 
     /// Waits until the check holds; fails with the state of everything after a while.
@@ -430,8 +378,4 @@ impl World {
 /// Id of a node's machine.
 pub(crate) fn machine(n: u8) -> String {
     format!("i-{n:017x}")
-}
-
-pub(crate) fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
 }

@@ -6,6 +6,8 @@
     reason = "helpers of tests fail the test"
 )]
 
+#[path = "../shared/cluster.rs"]
+mod cluster;
 mod economy;
 mod scenarios;
 mod world;

@@ -190,14 +190,7 @@ async fn za110_k05_az010_beside_a_running_peer_no_byte_of_it_changes_through_our
     // AZ-043: one of the peer's is not to be had.
     let taken = json!({"onehop.dev/target": "vip", "service.beta.kubernetes.io/azure-pip-name": "kubernetes-apeer"});
     world.service("greedy", json!({}), taken).await;
-    world
-        .eventually("it is told whose that is", async |w| {
-            w.told("greedy")
-                .await
-                .iter()
-                .any(|(reason, _)| reason == "PublicIPForeign")
-        })
-        .await;
+    world.tells("greedy", "PublicIPForeign").await;
     for name in ["web", "greedy"] {
         world.delete(name).await;
     }
@@ -267,14 +260,7 @@ async fn az020_an_address_of_the_peer_is_taken_over_once_it_is_a_users_and_outli
     // Step 1: the address is pinned. It is the peer's still, by its tag.
     let pinned = json!({"onehop.dev/target": "vip", "service.beta.kubernetes.io/azure-load-balancer-ipv4": address});
     world.service("moved", json!({}), pinned).await;
-    world
-        .eventually("it is told whose the address is", async |w| {
-            w.told("moved")
-                .await
-                .iter()
-                .any(|(reason, _)| reason == "PublicIPForeign")
-        })
-        .await;
+    world.tells("moved", "PublicIPForeign").await;
     assert_eq!(
         world.writes(),
         objects.len(),

@@ -12,9 +12,7 @@ use e2e_cloud::engine::{Config, Profile};
 use e2e_cloud::scale::Scale;
 use e2e_cloud::{Cloud, Driver};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use onehop_controller::app::{App, Phase};
@@ -35,6 +33,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::cluster::{self, Endpoint, read};
 
 const START: Time = Time::from_millis(1_800_000_000_000);
 const CLASS: &str = "onehop.dev/azure";
@@ -187,10 +187,7 @@ impl World {
             _driver: driver,
             rest,
         };
-        let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
-        for crd in onehop_core::crd::definitions() {
-            crds.create(&PostParams::default(), &crd).await.unwrap();
-        }
+        cluster::install_crds(&world.client).await;
         for n in 1..=2 {
             world.node(n).await;
         }
@@ -199,22 +196,8 @@ impl World {
 
     /// Makes a node.
     pub(crate) async fn node(&self, n: u8) {
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        let name = format!("node-{n}");
-        let status = json!({
-            "addresses": [
-                { "type": "InternalIP", "address": format!("10.0.1.{n}") },
-                { "type": "InternalIP", "address": format!("fd00::1:{n}") },
-            ],
-            "conditions": [{ "type": "Ready", "status": "True" }],
-        });
-        let node: Node = read(json!({ "metadata": { "name": name } }));
-        nodes.create(&PostParams::default(), &node).await.unwrap();
-        let patch = Patch::Merge(json!({ "status": status }));
-        nodes
-            .patch_status(&name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
+        let addresses = [format!("10.0.1.{n}"), format!("fd00::1:{n}")];
+        cluster::node(&self.client, n, json!({}), &addresses).await;
     }
 
     /// Starts a controller, the only replica.
@@ -280,7 +263,7 @@ impl World {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        Api::namespaced(self.client.clone(), "default")
+        cluster::api(&self.client)
     }
 
     /// Makes a Service of our class with one port; `extra` goes into its spec.
@@ -333,28 +316,15 @@ impl World {
 
     /// The same, with pods that are going.
     pub(crate) async fn pods(&self, service: &str, pods: &[(u8, Stands)]) {
-        let mut endpoints = Vec::new();
+        let mut all = Vec::new();
         for (n, stands) in pods {
-            let uid = self.pod(*n).await;
-            let ready = *stands == Stands::Ready;
-            endpoints.push(json!({
-                "addresses": [format!("10.244.1.{n}")], "nodeName": "node-1",
-                "conditions": { "ready": ready, "serving": true, "terminating": !ready },
-                "targetRef": { "kind": "Pod", "name": format!("pod-{n}"), "uid": uid },
-            }));
+            all.push(Endpoint {
+                n: *n,
+                uid: self.pod(*n).await,
+                terminating: *stands == Stands::Terminating,
+            });
         }
-        let slice = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": { "name": format!("{service}-1"), "labels": { "kubernetes.io/service-name": service } },
-            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
-            "endpoints": endpoints,
-        });
-        let params = PatchParams::apply("test").force();
-        let name = format!("{service}-1");
-        self.api::<EndpointSlice>()
-            .patch(&name, &params, &Patch::Apply(slice))
-            .await
-            .unwrap();
+        cluster::set_endpoints(&self.client, service, &all).await;
     }
 
     /// Removes a pod, as its kubelet does in the end.
@@ -367,26 +337,14 @@ impl World {
         self.api::<Pod>().delete(&name, &params).await.unwrap();
     }
 
-    async fn pod(&self, n: u8) -> Option<String> {
+    async fn pod(&self, n: u8) -> String {
         let known = self.uids.lock().unwrap().get(&n).cloned();
-        if known.is_some() {
+        if let Some(known) = known {
             return known;
         }
-        let name = format!("pod-{n}");
-        let pods = self.api::<Pod>();
-        let pod = read(json!({
-            "metadata": { "name": name }, "spec": { "containers": [{ "name": "server", "image": "pod-server" }] },
-        }));
-        let pod = pods.create(&PostParams::default(), &pod).await.unwrap();
-        let address = format!("10.244.1.{n}");
-        let status = json!({ "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }] });
-        let patch = Patch::Merge(json!({ "status": status }));
-        pods.patch_status(&name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
-        let uid = pod.metadata.uid.unwrap();
+        let uid = cluster::make_pod(&self.client, n).await;
         self.uids.lock().unwrap().insert(n, uid.clone());
-        Some(uid)
+        uid
     }
 
     /// The first published address of a Service.
@@ -412,18 +370,7 @@ impl World {
 
     /// Reasons and messages of the events about a Service.
     pub(crate) async fn told(&self, name: &str) -> Vec<(String, String)> {
-        let events = self
-            .api::<Event>()
-            .list(&ListParams::default())
-            .await
-            .unwrap();
-        let about = events
-            .items
-            .into_iter()
-            .filter(|e| e.involved_object.name.as_deref() == Some(name));
-        about
-            .filter_map(|e| Some((e.reason?, e.message?)))
-            .collect()
+        cluster::told(&self.client, name).await
     }
 
     /// The public load balancer.
@@ -448,6 +395,22 @@ impl World {
     /// Writes of a kind so far: `PUT loadBalancers`.
     pub(crate) fn calls(&self, call: &str) -> u64 {
         self.azure.calls().get(call).copied().unwrap_or_default()
+    }
+
+    /// How each write so far was answered.
+    pub(crate) fn write_statuses(&self) -> Vec<u16> {
+        let writes = self.azure.writes();
+        writes.iter().map(|write| write.status).collect()
+    }
+
+    /// Waits until an event about a Service has this reason.
+    pub(crate) async fn tells(&self, name: &str, wanted: &str) {
+        let what = format!("{name} is told {wanted}");
+        self.eventually(&what, async |w| {
+            let told = w.told(name).await;
+            told.iter().any(|(reason, _)| reason == wanted)
+        })
+        .await;
     }
 
     /// All writes so far.
@@ -481,8 +444,4 @@ impl World {
     pub(crate) async fn quiet(&self, time: Duration) {
         self.clock.sleep(time).await;
     }
-}
-
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
 }

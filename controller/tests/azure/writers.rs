@@ -52,12 +52,7 @@ async fn zi39_az366_az370_a_second_writer_loses_nothing_and_we_plan_anew() {
             .any(|rule| rule["name"] == "late"),
         "ZI-39"
     );
-    let statuses: Vec<u16> = world
-        .azure
-        .writes()
-        .iter()
-        .map(|write| write.status)
-        .collect();
+    let statuses = world.write_statuses();
     assert!(
         statuses.contains(&412),
         "they were in the way: {statuses:?}"
@@ -233,12 +228,7 @@ async fn zi40_zi39_az008_a_program_that_writes_the_same_documents_all_the_time_l
         assert!(kept(probes, &probe), "ZI-39: {probe} {probes:#?}");
         assert!(kept(&group_rules, &rule), "ZI-39: {rule}");
     }
-    let statuses: Vec<u16> = world
-        .azure
-        .writes()
-        .iter()
-        .map(|write| write.status)
-        .collect();
+    let statuses = world.write_statuses();
     assert!(
         statuses.contains(&412),
         "they were in each other's way: {statuses:?}"

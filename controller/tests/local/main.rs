@@ -8,6 +8,8 @@
 
 mod addresses;
 mod bad_input;
+#[path = "../shared/cluster.rs"]
+mod cluster;
 #[path = "../../../e2e/src/documented.rs"]
 mod documented;
 mod events;

@@ -13,9 +13,7 @@ use e2e_cloud::engine::{Config, LbSpec, Operation, Profile, Seq, TargetState, Wh
 use e2e_cloud::scale::Scale;
 use e2e_cloud::{Cloud, Driver, rest};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
@@ -39,6 +37,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::{self, Endpoint, read};
 use crate::witness::{ToNodes, Witness};
 
 const START: Time = Time::from_millis(1_800_000_000_000);
@@ -234,10 +233,7 @@ impl World {
 
     /// Makes our kinds known.
     pub(crate) async fn install_crds(&self) {
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        for crd in onehop_core::crd::definitions() {
-            crds.create(&PostParams::default(), &crd).await.unwrap();
-        }
+        cluster::install_crds(&self.client).await;
     }
 
     /// Makes the pool `default`.
@@ -256,21 +252,8 @@ impl World {
     }
 
     async fn nodes(&self) {
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        for n in 1..=2_u8 {
-            let name = format!("node-{n}");
-            let address = IpAddr::from([10, 0, 1, n]);
-            let status = json!({
-                "addresses": [{ "type": "InternalIP", "address": address }],
-                "conditions": [{ "type": "Ready", "status": "True" }],
-            });
-            let node: Node = read(json!({ "metadata": { "name": name } }));
-            nodes.create(&PostParams::default(), &node).await.unwrap();
-            let patch = Patch::Merge(json!({ "status": status }));
-            nodes
-                .patch_status(&name, &PatchParams::default(), &patch)
-                .await
-                .unwrap();
+        for n in 1..=2 {
+            cluster::node(&self.client, n, json!({}), &[format!("10.0.1.{n}")]).await;
         }
     }
 
@@ -433,7 +416,7 @@ impl World {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        Api::namespaced(self.client.clone(), "default")
+        cluster::api(&self.client)
     }
 
     /// Makes a Service of our class with one port; `extra` goes into its spec.
@@ -473,57 +456,28 @@ impl World {
     }
 
     /// The UID of a pod, which is made if it is not there.
-    async fn pod(&self, n: u8) -> Option<String> {
-        let name = format!("pod-{n}");
-        let pods = self.api::<Pod>();
-        if let Some(pod) = pods.get_opt(&name).await.unwrap() {
-            return pod.metadata.uid;
+    async fn pod(&self, n: u8) -> String {
+        let there = self.api::<Pod>().get_opt(&format!("pod-{n}")).await;
+        match there.unwrap().and_then(|pod| pod.metadata.uid) {
+            Some(uid) => uid,
+            None => cluster::make_pod(&self.client, n).await,
         }
-        let pod = read(json!({
-            "metadata": { "name": name },
-            "spec": { "containers": [{ "name": "server", "image": "pod-server" }] },
-        }));
-        let pod = pods.create(&PostParams::default(), &pod).await.unwrap();
-        let address = format!("10.244.1.{n}");
-        let status = json!({ "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }] });
-        let patch = Patch::Merge(json!({ "status": status }));
-        pods.patch_status(&name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
-        pod.metadata.uid
     }
 
     /// Sets the endpoints of a Service: pods by the last octet of their address.
     pub(crate) async fn endpoints(&self, service: &str, ready: &[u8], terminating: &[u8]) {
-        let mut uids = BTreeMap::new();
-        for n in ready.iter().chain(terminating) {
-            uids.insert(*n, self.pod(*n).await);
+        let ready = ready.iter().map(|n| (*n, false));
+        let going = terminating.iter().map(|n| (*n, true));
+        let mut pods = Vec::new();
+        for (n, terminating) in ready.chain(going) {
+            let uid = self.pod(n).await;
+            pods.push(Endpoint {
+                n,
+                uid,
+                terminating,
+            });
         }
-        let endpoint = |n: &u8, ready: bool| {
-            json!({
-                "addresses": [format!("10.244.1.{n}")], "nodeName": "node-1",
-                "conditions": { "ready": ready, "serving": true, "terminating": !ready },
-                "targetRef": { "kind": "Pod", "name": format!("pod-{n}"), "uid": uids[n] },
-            })
-        };
-        let ready = ready.iter().map(|n| endpoint(n, true));
-        let endpoints: Vec<_> = ready
-            .chain(terminating.iter().map(|n| endpoint(n, false)))
-            .collect();
-        let slice = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": {
-                "name": format!("{service}-1"), "labels": { "kubernetes.io/service-name": service },
-            },
-            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
-            "endpoints": endpoints,
-        });
-        let params = PatchParams::apply("test").force();
-        let name = format!("{service}-1");
-        self.api::<EndpointSlice>()
-            .patch(&name, &params, &Patch::Apply(slice))
-            .await
-            .unwrap();
+        cluster::set_endpoints(&self.client, service, &pods).await;
     }
 
     /// Merges a patch into a Service.
@@ -550,32 +504,13 @@ impl World {
 
     /// Reasons of the events about a Service.
     pub(crate) async fn events(&self, name: &str) -> Vec<String> {
-        let events = self
-            .api::<Event>()
-            .list(&ListParams::default())
-            .await
-            .unwrap();
-        let about = events
-            .items
-            .into_iter()
-            .filter(|e| e.involved_object.name.as_deref() == Some(name));
-        about.filter_map(|event| event.reason).collect()
+        let told = self.told(name).await;
+        told.into_iter().map(|(reason, _)| reason).collect()
     }
 
     /// Reasons and messages of the events about a Service.
     pub(crate) async fn told(&self, name: &str) -> Vec<(String, String)> {
-        let events = self
-            .api::<Event>()
-            .list(&ListParams::default())
-            .await
-            .unwrap();
-        let about = events
-            .items
-            .into_iter()
-            .filter(|e| e.involved_object.name.as_deref() == Some(name));
-        about
-            .filter_map(|e| Some((e.reason?, e.message?)))
-            .collect()
+        cluster::told(&self.client, name).await
     }
 
     /// Our condition on a Service.
@@ -709,10 +644,6 @@ impl World {
             serde_json::to_string_pretty(&objects.items).unwrap(),
         );
     }
-}
-
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
 }
 
 fn json_patch_merge(into: &mut Value, from: Value) {
