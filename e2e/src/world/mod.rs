@@ -33,6 +33,7 @@ pub use installation::{Commands, values as chart_values};
 pub use journal::Journal;
 pub use lb_node::LbNode;
 pub use manifests::{OnTerm, POD_PORT, ServiceManifest, address_pool, deployment, pod};
+pub use node_proxy::name as proxy_pod;
 pub use node_view::HttpAnswer;
 pub use objects::{Objects, ProxyLabel};
 pub use programs::Programs;

@@ -27,7 +27,7 @@ pub(super) fn names(config: &WorldConfig) -> Vec<String> {
 }
 
 /// Name of a proxy's pod on a node.
-fn name(proxy: Proxy, node: &str) -> String {
+pub fn name(proxy: Proxy, node: &str) -> String {
     match proxy {
         Proxy::Beside | Proxy::Replace => super::agent_name(node),
         Proxy::KubeProxy => format!("kube-proxy-{node}"),

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     traffic::{SocketSource, ask_tcp},
     world::{
-        Cluster, OnTerm, POD_PORT, Proxy, World, WorldConfig, agent_name, eventually, pod,
+        Cluster, OnTerm, POD_PORT, Proxy, World, WorldConfig, eventually, pod, proxy_pod,
         sockets_of,
     },
 };
@@ -147,10 +147,7 @@ impl Lab {
 
     /// Name of the proxy's pod.
     fn pod(&self) -> String {
-        match self.proxy {
-            Proxy::Beside | Proxy::Replace => agent_name(NODE),
-            Proxy::KubeProxy => format!("kube-proxy-{NODE}"),
-        }
+        proxy_pod(self.proxy, NODE)
     }
 
     fn pid(&self) -> Result<u32> {
