@@ -14,6 +14,12 @@
 mod azure;
 mod bodies;
 mod clients;
+#[path = "../../../controller/tests/shared/cluster.rs"]
+#[allow(
+    dead_code,
+    reason = "the piece of the tests of all providers, which need more of it"
+)]
+mod cluster;
 mod difference;
 
 use std::path::PathBuf;
