@@ -355,7 +355,8 @@ async fn c72_ct05_the_api_server_takes_every_rendering_and_example_strictly() ->
     site.end()
 }
 
-fn known(object: &Value) -> bool {
+/// Whether it is of a kind that Kubernetes or our own definitions have.
+pub(crate) fn known(object: &Value) -> bool {
     object["kind"]
         .as_str()
         .is_some_and(|kind| !FOREIGN.contains(&kind))

@@ -14,6 +14,7 @@ mod pods;
 mod promql;
 mod refusals;
 mod rights;
+mod schemas;
 mod sets;
 mod used;
 mod user;
