@@ -247,13 +247,18 @@ impl Index {
         Touched::Services(Vec::new())
     }
 
-    /// Whether there is such a node.
-    pub fn has_node(&self, node: &NodeName) -> bool {
+    /// One node.
+    pub fn node(&self, node: &NodeName) -> Option<&NodeView> {
         let key = ObjectKey {
             namespace: String::new(),
             name: node.to_string(),
         };
-        self.nodes.get(&key).is_some()
+        self.nodes.get(&key)
+    }
+
+    /// Whether there is such a node.
+    pub fn has_node(&self, node: &NodeName) -> bool {
+        self.node(node).is_some()
     }
 
     /// Notes at which addresses a Service has or wants targets.

@@ -16,6 +16,11 @@ pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// Label that keeps a node out of every load balancer.
 pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
+/// Label by which EKS tells what kind of machine is behind a node.
+const COMPUTE_TYPE_LABEL: &str = "eks.amazonaws.com/compute-type";
+/// Label that names a node's operating system.
+const OS_LABEL: &str = "kubernetes.io/os";
+
 /// A Node as the rules see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
@@ -55,6 +60,24 @@ pub enum PodNetwork {
     Present,
     /// The object says that pods have no network.
     Missing,
+}
+
+/// Why no node agent can ever run on a node (C-131, C-132).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Agentless {
+    /// A machine of one pod, which admits no DaemonSet.
+    Fargate,
+    /// Not Linux.
+    Windows,
+}
+
+impl std::fmt::Display for Agentless {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Fargate => "Fargate",
+            Self::Windows => "Windows",
+        })
+    }
 }
 
 /// A taint of a node.
@@ -105,6 +128,16 @@ impl NodeView {
             .iter()
             .copied()
             .find(|a| IpFamily::of(*a) == family)
+    }
+
+    /// Why no agent can ever run there; `None` where one can.
+    pub fn agentless(&self) -> Option<Agentless> {
+        let label = |key: &str| self.labels.get(key).map(String::as_str);
+        match (label(COMPUTE_TYPE_LABEL), label(OS_LABEL)) {
+            (Some("fargate"), _) => Some(Agentless::Fargate),
+            (_, Some("windows")) => Some(Agentless::Windows),
+            _ => None,
+        }
     }
 
     /// Whether it carries a taint with this key.

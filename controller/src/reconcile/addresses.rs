@@ -11,6 +11,7 @@ use onehop_core::id::ServiceKey;
 use onehop_core::service::ServiceSpec;
 use onehop_runtime::events::Severity;
 
+use super::agentless::unserved;
 use super::cases::Wanted;
 use super::{Reconciler, lock};
 use crate::cloud::{AddressBook, Holder, Source, Taken};
@@ -59,6 +60,8 @@ impl<P: Provider> Reconciler<P> {
             refusals: resolution.refusals,
             notices: resolution.notices,
         };
+        let unserved = unserved(&lock(&self.index), &wanted.service.spec);
+        wanted.notices.extend(unserved);
         self.ask_agents(&mut wanted, last_good);
         let Some(spec) = &wanted.spec else {
             return wanted;

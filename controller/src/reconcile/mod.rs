@@ -5,6 +5,7 @@
 //! the cloud was listed (I1, I6).
 
 mod addresses;
+mod agentless;
 mod cases;
 mod clean;
 mod custody;

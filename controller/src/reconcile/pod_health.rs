@@ -7,15 +7,13 @@ use onehop_core::crd::{Feature, HealthBy, LoadBalancerSpec};
 use onehop_core::id::{NodeName, PortKey, ServiceKey};
 use onehop_core::time::Time;
 
+use super::agentless::{agentless, listed};
 use super::cases::{Case, Wanted};
 use super::{Reconciler, lock};
 use crate::index::Index;
 use crate::plan::membership::State;
 use crate::plan::pod_health::{by_agent, may_be_agents};
 use crate::plan::{Intent, Notice, Provider};
-
-/// Nodes that a message names.
-const NODES_NAMED: usize = 5;
 
 impl<P: Provider> Reconciler<P> {
     /// Gives the pod ports of a Service checks that agents answer, unless agents have been awaited for too long.
@@ -33,17 +31,17 @@ impl<P: Provider> Reconciler<P> {
             asked.extend(check.map(|check| (port, check)));
         }
         // One lock after the other: who takes in news has that of the index first.
-        let (nodes, never) = silent_nodes(&lock(&self.index), &service.key);
+        let found = silent_nodes(&lock(&self.index), &service.key);
         let mut silent = lock(&self.silent);
-        if asked.is_empty() || nodes.is_empty() {
+        if asked.is_empty() || found.nodes.is_empty() {
             silent.remove(&service.key);
         } else {
             let now = self.clock.now();
             let since = *silent.entry(service.key.clone()).or_insert(now);
-            let over = never || now.since(since) >= of.wait;
+            let over = found.never || now.since(since) >= of.wait;
             wanted
                 .notices
-                .push(notice(&nodes, (!over).then_some(of.wait)));
+                .push(notice(&found, (!over).then_some(of.wait)));
             if over {
                 // Another check is another group, made before this one goes (K-40).
                 return;
@@ -100,45 +98,51 @@ pub(super) fn wait_for_agents(index: &Index, intent: &mut Intent) {
     }
 }
 
-/// Nodes with ready pods of the Service and nobody who answers for them, and whether one of them never will: its agent
-/// says that it cannot.
-fn silent_nodes(index: &Index, service: &ServiceKey) -> (BTreeSet<NodeName>, bool) {
+/// Nodes with ready pods of a Service and nobody who answers for them.
+struct Silent {
+    nodes: BTreeSet<NodeName>,
+    /// For people.
+    listed: String,
+    /// Whether one of them never will: there can be no agent on it (C-131, C-132), or its agent says that it cannot.
+    never: bool,
+    /// Whether one of them should.
+    should: bool,
+}
+
+fn silent_nodes(index: &Index, service: &ServiceKey) -> Silent {
     let endpoints = index.endpoints(service);
     let ready = endpoints.iter().filter(|(_, e)| e.conditions.ready);
-    let nodes = ready.filter_map(|(_, e)| e.node());
-    let silent: BTreeSet<NodeName> = nodes
+    let nodes: BTreeSet<NodeName> = ready
+        .filter_map(|(_, e)| e.node())
         .filter(|node| !answers(index, node))
         .cloned()
         .collect();
-    let never = silent.iter().any(|node| index.agent_has_problems(node));
-    (silent, never)
+    let barred = |node: &NodeName| agentless(index, node).is_some();
+    Silent {
+        listed: listed(index, &nodes),
+        never: nodes
+            .iter()
+            .any(|node| barred(node) || index.agent_has_problems(node)),
+        should: nodes.iter().any(|node| !barred(node)),
+        nodes,
+    }
 }
 
 fn answers(index: &Index, node: &NodeName) -> bool {
     index.agent_offers(node, Feature::PodHealth)
 }
 
-/// What is said of nodes without anybody who answers, and whether they are waited for.
-fn notice(nodes: &BTreeSet<NodeName>, wait: Option<Duration>) -> Notice {
-    let named: Vec<&str> = nodes
-        .iter()
-        .take(NODES_NAMED)
-        .map(NodeName::as_str)
-        .collect();
-    let more = match nodes.len().saturating_sub(NODES_NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+/// What is said of nodes without anybody who answers, and whether they are waited for. Where there can be no agent,
+/// nothing is wrong.
+fn notice(silent: &Silent, wait: Option<Duration>) -> Notice {
     let then = match wait {
         Some(wait) => format!("pods there wait for it, for {} s at most", wait.as_secs()),
         None => "the load balancer asks the pods themselves".to_owned(),
     };
+    let nodes = &silent.listed;
     Notice {
         reason: "AgentAbsent",
-        message: format!(
-            "no node agent answers for the health of pods on {}{more}: {then}",
-            named.join(", ")
-        ),
-        degrades: true,
+        message: format!("no node agent answers for the health of pods on {nodes}: {then}"),
+        degrades: silent.should,
     }
 }

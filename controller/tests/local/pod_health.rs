@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use e2e_cloud::engine::Operation;
+use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use onehop_controller::reconcile::PodHealth;
 use onehop_core::crd::{HealthBy, HealthCheck, LoadBalancer, NodeTargets, TargetHealth};
+use onehop_core::service::{AGENT_PROXY_NAME, PROXY_NAME_LABEL};
 use serde_json::json;
 
 use crate::world::World;
@@ -99,5 +101,72 @@ async fn k24_where_no_agent_comes_pods_are_asked_themselves_and_k40_that_stays_s
     };
     world.eventually("the second one is registered", both).await;
     assert_eq!(check(&world).await.by, HealthBy::Traffic, "K-40");
+    controller.stop().await;
+}
+
+/// C-131 and K-24: nobody waits for an agent where there can be none; the group's check is that of its creation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c131_k24_pods_on_fargate_are_asked_themselves_from_the_start() {
+    let world = world(Duration::from_hours(1)).await;
+    let fargate = Some("fargate");
+    world
+        .label("node-1", "eks.amazonaws.com/compute-type", fargate)
+        .await;
+    let controller = world.controller();
+    world.endpoints("web", &[1], &[]).await;
+    world.service("web", pod_mode()).await;
+    has_address(&world, "web", FIRST).await;
+    assert_eq!(check(&world).await.by, HealthBy::Traffic, "K-24");
+    let groups = |operation| world.writes(operation);
+    assert_eq!(
+        (
+            groups(Operation::CreateGroup),
+            groups(Operation::DeleteGroup)
+        ),
+        (1, 0),
+        "C-131"
+    );
+    let said = async |w: &World| {
+        let told = w.told("web").await;
+        told.iter()
+            .any(|(reason, text)| reason == "AgentAbsent" && text.contains("node-1 (Fargate)"))
+    };
+    world
+        .eventually("C-131: an event names the node", said)
+        .await;
+    let object = world.api::<LoadBalancer>().get("web").await.unwrap();
+    let conditions = object.status.unwrap().conditions;
+    let mut degraded = conditions.iter().filter(|c| c.type_ == "Degraded");
+    assert!(degraded.all(|c| c.status == "False"), "{conditions:?}");
+    controller.stop().await;
+}
+
+/// C-132: on a Windows node nobody forwards for a Service that is handed to the agent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c132_a_service_for_the_agent_is_told_of_nodes_that_cannot_have_one() {
+    let world = World::start(POOL).await;
+    let controller = world.controller();
+    world.endpoints("web", &[1], &[]).await;
+    world.endpoints("plain", &[2], &[]).await;
+    world.service("web", pod_mode()).await;
+    world.service("plain", pod_mode()).await;
+    has_address(&world, "web", FIRST).await;
+    let label = json!({ "metadata": { "labels": { PROXY_NAME_LABEL: AGENT_PROXY_NAME } } });
+    let services = world.api::<Service>();
+    services
+        .patch("web", &PatchParams::default(), &Patch::Merge(label))
+        .await
+        .unwrap();
+    world
+        .label("node-2", "kubernetes.io/os", Some("windows"))
+        .await;
+    let said = async |w: &World| {
+        let told = w.told("web").await;
+        told.iter()
+            .any(|(reason, text)| reason == "ProxyAbsent" && text.contains("node-2 (Windows)"))
+    };
+    world.eventually("an event names the node", said).await;
+    let others = world.events("plain").await;
+    assert!(!others.iter().any(|r| r == "ProxyAbsent"), "{others:?}");
     controller.stop().await;
 }

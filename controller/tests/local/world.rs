@@ -259,9 +259,14 @@ impl World {
 
     /// Puts the label on a node that excludes it from load balancers, or takes it off.
     pub(crate) async fn exclude(&self, node: &str, excluded: bool) {
+        self.label(node, EXCLUDE_LABEL, excluded.then_some(""))
+            .await;
+    }
+
+    /// Gives a node a label, or takes it off.
+    pub(crate) async fn label(&self, node: &str, key: &str, value: Option<&str>) {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let value = if excluded { json!("") } else { Value::Null };
-        let patch = json!({ "metadata": { "labels": { EXCLUDE_LABEL: value } } });
+        let patch = json!({ "metadata": { "labels": { key: value } } });
         nodes
             .patch(node, &PatchParams::default(), &Patch::Merge(patch))
             .await

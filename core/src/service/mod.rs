@@ -18,6 +18,8 @@ use crate::time::Time;
 
 /// Label that says which service proxy is meant (S-02).
 pub const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
+/// Its value for the node agent.
+pub const AGENT_PROXY_NAME: &str = "onehop";
 /// Label of headless Services and of their slices (S-03).
 pub const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 /// What `sessionAffinity: ClientIP` lasts when it says nothing (S-80).
@@ -248,6 +250,11 @@ impl ServiceSpec {
     /// The service proxy that the user names (S-02); `None` when the label is absent.
     pub fn proxy_name(&self) -> Option<&str> {
         self.labels.get(PROXY_NAME_LABEL).map(String::as_str)
+    }
+
+    /// Whether the user hands it to the node agent, as the proxy of nodes that have another one for the rest (S-02).
+    pub fn names_the_agent(&self) -> bool {
+        self.proxy_name() == Some(AGENT_PROXY_NAME)
     }
 
     /// Whether any service proxy has something to do for it (S-01).

@@ -8,7 +8,7 @@ use onehop_core::crd::{
     Membership, MembershipPolicy, ProviderKind, ProviderOption, Scheme, TargetMode,
 };
 use onehop_core::id::Protocol;
-use onehop_core::service::{ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
+use onehop_core::service::{AGENT_PROXY_NAME, ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
 use onehop_core::target::{self, Choice, NodePorts, Obstacle, Obstacles, Wish};
 
 use super::annotations::{self, Hint, Wishes};
@@ -52,8 +52,6 @@ impl From<NodeProxy> for Defaults {
 
 /// Ports that a message names.
 const PORTS_NAMED: usize = 5;
-/// Value of the label that hands a Service to the agent beside kube-proxy.
-const AGENT_PROXY_NAME: &str = "onehop";
 /// Node health of kube-proxy.
 const KUBE_PROXY_HEALTH: u16 = 10256;
 /// Node health of the agent.
@@ -281,9 +279,10 @@ fn health(
 
 /// The port that tells the health of a node, by who is its proxy (crd.md section 8).
 pub(crate) fn node_health_port(proxy: NodeProxy, service: &ServiceSpec) -> u16 {
-    match (proxy, service.proxy_name()) {
-        (NodeProxy::Replace, _) | (_, Some(AGENT_PROXY_NAME)) => AGENT_HEALTH,
-        _ => KUBE_PROXY_HEALTH,
+    match proxy {
+        NodeProxy::Replace => AGENT_HEALTH,
+        NodeProxy::Beside if service.names_the_agent() => AGENT_HEALTH,
+        NodeProxy::Beside => KUBE_PROXY_HEALTH,
     }
 }
 
