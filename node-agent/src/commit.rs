@@ -4,6 +4,7 @@
 
 mod chains;
 mod family;
+mod line;
 mod parts;
 mod skeleton;
 mod watch;
@@ -17,7 +18,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use onehop_core::time::Time;
-use onehop_nft::{Batch, CommitError, DumpError, Socket, kernel_version};
+use onehop_nft::{Batch, CommitError, DumpError, Ears, Socket, kernel_version};
 
 use crate::peer_watch;
 use crate::table::affinity::Sticky;
@@ -25,6 +26,7 @@ use crate::table::element::{CommitFailure, Dataplane, ElementChange, Elements, F
 use crate::table::layout::{Layout, Options, Ranges, table};
 use chains::Chains;
 use family::{FamilyState, Outcome, Retain};
+use line::Line;
 use parts::Part;
 use skeleton::Takeover;
 use watch::Watch;
@@ -72,26 +74,6 @@ pub struct Kernel {
     families: Vec<FamilyState>,
 }
 
-/// The way to the kernel.
-#[derive(Debug)]
-struct Line {
-    socket: Socket,
-    /// Largest batch.
-    limit: usize,
-    features: Features,
-    /// On kernels where the tables are not owned, once they were read.
-    watch: Option<Watch>,
-}
-
-impl Line {
-    fn commit(&mut self, batch: &Batch) -> Result<(), CommitError> {
-        match &mut self.watch {
-            Some(watch) => watch.commit(&mut self.socket, batch),
-            None => self.socket.commit(batch),
-        }
-    }
-}
-
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kernel")
@@ -130,6 +112,7 @@ impl Kernel {
                 limit,
                 features,
                 watch: None,
+                listeners: Vec::new(),
             },
             now,
             lock: None,
@@ -202,6 +185,10 @@ impl Dataplane for Kernel {
         (!self.line.features.owned_tables).then(|| self.port_id())
     }
 
+    fn spare(&mut self, listener: Ears) {
+        self.line.listeners.push(listener);
+    }
+
     fn configure(&mut self, ranges: &Ranges) -> Result<(), CommitFailure> {
         let options = self.options.with(ranges);
         self.settled = true;
@@ -267,10 +254,8 @@ impl Kernel {
         for state in &mut self.families {
             state.chains = None;
             state.recheck.clear();
-            let features = self.line.features;
-            let socket = &mut self.line.socket;
-            let how = (features, self.settled, now);
-            match skeleton::take_over(socket, &state.layout, how) {
+            let how = (self.settled, now);
+            match skeleton::take_over(&mut self.line, &state.layout, how) {
                 Ok(Takeover::Standby) => return Ok(None),
                 Ok(Takeover::Ours(held)) => {
                     state.chains = Some(Chains::of(&held, now));

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use onehop_nft::{DumpError, Event, Events, Socket, Table};
+use onehop_nft::{DumpError, Ears, Event, Events, Socket, Table};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::args::KUBE_PROXY_HEALTH_PORT;
@@ -59,6 +59,11 @@ impl Watcher {
             socket: Socket::open()?,
             writer,
         })
+    }
+
+    /// What makes it deaf for a while.
+    pub fn ears(&self) -> Ears {
+        self.events.ears()
     }
 
     /// One look.

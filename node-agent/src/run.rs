@@ -117,7 +117,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         config,
         client,
         registry,
-        dataplane,
+        mut dataplane,
         uplinks,
         clock,
         mut rng,
@@ -126,7 +126,8 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new(registry.clone()));
     let board = Arc::new(Board::new(clock));
     let (report_sender, reports) = mpsc::unbounded_channel();
-    let watched = dataplane.watched_port();
+    let watcher = Watcher::open(dataplane.watched_port())?;
+    dataplane.spare(watcher.ears());
     let writer = Writer::spawn(dataplane, report_sender)?;
     let (listens, wanted_listens) = watch::channel(BTreeSet::new());
     let (failures, bind_failures) = mpsc::unbounded_channel();
@@ -198,7 +199,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         .with_eligibility(config.eligibility.clone())
         .with_peer(Peer::new(config.mode, config.override_kube_proxy));
     app = keep_answers(app, &config, clock)?;
-    let peer = watch_peer(&mut app, watched)?;
+    let peer = watch_peer(&mut app, watcher)?;
     let network = follow_network()?;
     let inlets = Inlets {
         changes,
@@ -287,9 +288,8 @@ fn keep_answers(app: App, config: &Config, clock: Clock) -> anyhow::Result<App> 
 }
 
 /// Looks for a kube-proxy, once before anything is programmed (S-125), then whenever something changes.
-fn watch_peer(app: &mut App, own: Option<u32>) -> anyhow::Result<UnboundedReceiver<Sighting>> {
+fn watch_peer(app: &mut App, mut watcher: Watcher) -> anyhow::Result<UnboundedReceiver<Sighting>> {
     let (sightings, peer) = mpsc::unbounded_channel();
-    let mut watcher = Watcher::open(own)?;
     let first = watcher.look(false);
     app.sighted(first.context("look for a kube-proxy on this node")?);
     watcher.spawn(sightings)?;

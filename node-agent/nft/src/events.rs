@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use crate::batch::{SUBSYS_NFTABLES, msg};
-use crate::notices::{Meaning, Notices};
+use crate::notices::{Ears, Meaning, Notices};
 use crate::object::{Family, Table};
 use crate::wire::Message;
 
@@ -49,6 +49,11 @@ impl Events {
             lost: || Event::Lost,
         };
         Notices::open(&[GROUP_NFTABLES], meaning).map(Self)
+    }
+
+    /// What makes it deaf for a while; what it misses then is told as [`Event::Lost`].
+    pub fn ears(&self) -> Ears {
+        self.0.ears()
     }
 
     /// The next notification, if there is one already. Readiness of the descriptor tells when to ask again.

@@ -25,6 +25,7 @@ pub use error::{CommitError, DumpError, FailedOp};
 pub use events::{Event, Events};
 pub use expr::{CmpOp, CtDirection, Expr, Reg, SetRef, Verdict};
 pub use field::Field;
+pub use notices::Ears;
 pub use object::{Base, Chain, ChainType, Family, Hook, Policy, TABLE_OWNER, TABLE_PERSIST, Table};
 pub use rule::Rule;
 pub use set::{DataType, Element, ElementData, FieldType, Set};

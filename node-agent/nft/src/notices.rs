@@ -4,9 +4,10 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::sys::{Direction, NetlinkSocket};
+use crate::sys::{Bell, Direction, NetlinkSocket};
 use crate::wire::Message;
 
 /// Asked for as receive buffer: what comes while the reader is busy must fit.
@@ -15,10 +16,42 @@ const BUFFER: i32 = 32 << 20;
 /// Notifications of type `T`.
 #[derive(Debug)]
 pub(crate) struct Notices<T> {
-    socket: NetlinkSocket,
+    ears: Ears,
     receive: Vec<u8>,
     queue: VecDeque<T>,
     meaning: Meaning<T>,
+}
+
+/// Stops listening for a while, from any thread. As long as anybody listens the kernel makes a notification of several
+/// kilobytes of every element of a transaction, and keeps all of them until its end: a large one takes ten times as long
+/// and gigabytes of memory.
+#[derive(Debug, Clone)]
+pub struct Ears(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    socket: NetlinkSocket,
+    groups: Vec<u32>,
+    missed: Bell,
+}
+
+impl Ears {
+    /// Nothing is heard from now on.
+    pub fn close(&self) -> io::Result<()> {
+        let inner = &*self.0;
+        inner.groups.iter().try_for_each(|g| inner.socket.leave(*g))
+    }
+
+    /// Listens again.
+    pub fn open(&self) -> io::Result<()> {
+        let inner = &*self.0;
+        inner.groups.iter().try_for_each(|g| inner.socket.join(*g))
+    }
+
+    /// Tells the listener that something happened while it did not listen.
+    pub fn missed(&self) -> io::Result<()> {
+        self.0.missed.ring()
+    }
 }
 
 /// What messages mean, and what is told in place of those that did not fit.
@@ -33,22 +66,37 @@ impl<T> Notices<T> {
     pub(crate) fn open(groups: &[u32], meaning: Meaning<T>) -> io::Result<Self> {
         let socket = NetlinkSocket::open()?;
         socket.raise_buffer(Direction::Receive, BUFFER)?;
-        groups.iter().try_for_each(|group| socket.join(*group))?;
-        Ok(Self {
+        let inner = Inner {
             socket,
+            groups: groups.to_vec(),
+            missed: Bell::new()?,
+        };
+        let ears = Ears(Arc::new(inner));
+        ears.open()?;
+        Ok(Self {
+            ears,
             receive: vec![0; 256 << 10],
             queue: VecDeque::new(),
             meaning,
         })
     }
 
+    /// What makes it deaf for a while.
+    pub(crate) fn ears(&self) -> Ears {
+        self.ears.clone()
+    }
+
     /// The next notification, if there is one already.
     pub(crate) fn poll(&mut self) -> io::Result<Option<T>> {
+        let Inner { socket, missed, .. } = &*self.ears.0;
+        if missed.rang() {
+            return Ok(Some((self.meaning.lost)()));
+        }
         loop {
             if let Some(notice) = self.queue.pop_front() {
                 return Ok(Some(notice));
             }
-            match self.socket.receive(&mut self.receive) {
+            match socket.receive(&mut self.receive) {
                 Ok(None) => return Ok(None),
                 Ok(Some(length)) => {
                     let messages = Message::all(&self.receive[..length]);
@@ -67,15 +115,22 @@ impl<T> Notices<T> {
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<Option<T>> {
         match self.poll()? {
             Some(notice) => Ok(Some(notice)),
-            None if self.socket.wait(timeout)? => self.poll(),
+            None if self.wait_for_any(timeout)? => self.poll(),
             None => Ok(None),
         }
     }
 }
 
+impl<T> Notices<T> {
+    fn wait_for_any(&self, timeout: Duration) -> io::Result<bool> {
+        let inner = &*self.ears.0;
+        inner.socket.wait(&inner.missed, timeout)
+    }
+}
+
 impl<T> AsFd for Notices<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.ears.0.socket.as_fd()
     }
 }
 
@@ -101,7 +156,12 @@ mod tests {
             };
             let mut names = Notices::open(&[7], meaning).unwrap();
             // The least that the kernel grants.
-            names.socket.raise_buffer(Direction::Receive, 1).unwrap();
+            names
+                .ears
+                .0
+                .socket
+                .raise_buffer(Direction::Receive, 1)
+                .unwrap();
             let mut socket = Socket::open().unwrap();
             let mut make = |name: String| {
                 let mut batch = Batch::new();

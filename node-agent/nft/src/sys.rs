@@ -6,7 +6,8 @@
     reason = "libc has no safe wrapper for netlink sockets; every block states why it is sound"
 )]
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -94,6 +95,15 @@ impl NetlinkSocket {
         )
     }
 
+    /// Leaves a multicast group.
+    pub(crate) fn leave(&self, group: u32) -> io::Result<()> {
+        self.set_option(
+            libc::SOL_NETLINK,
+            libc::NETLINK_DROP_MEMBERSHIP,
+            group.cast_signed(),
+        )
+    }
+
     /// Raises a buffer, by force where allowed, and tells what was granted (S-252).
     pub(crate) fn raise_buffer(&self, direction: Direction, bytes: i32) -> io::Result<Buffer> {
         let (force, plain) = match direction {
@@ -168,16 +178,16 @@ impl NetlinkSocket {
         }
     }
 
-    /// Waits until something can be received; false when `timeout` passed first.
-    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
+    /// Waits until something can be received, or the bell rang; false when `timeout` passed first.
+    pub(crate) fn wait(&self, bell: &Bell, timeout: Duration) -> io::Result<bool> {
         let millis = libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX);
-        let mut poll = libc::pollfd {
-            fd: self.raw(),
+        let mut polls = [self.raw(), bell.0.as_raw_fd()].map(|fd| libc::pollfd {
+            fd,
             events: libc::POLLIN,
             revents: 0,
-        };
-        // SAFETY: one valid pollfd is passed, and the count says so.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, millis) };
+        });
+        // SAFETY: two valid pollfds are passed, and the count says so.
+        let ready = unsafe { libc::poll(polls.as_mut_ptr(), 2, millis) };
         match ready {
             0 => Ok(false),
             n if n > 0 => Ok(true),
@@ -236,6 +246,34 @@ impl NetlinkSocket {
 impl AsFd for NetlinkSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Wakes who waits for a socket, from another thread.
+#[derive(Debug)]
+pub(crate) struct Bell(File);
+
+impl Bell {
+    /// One that has not rung.
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: no pointers are passed; the result is checked before use.
+        let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if raw < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `raw` is a fresh descriptor that nothing else owns.
+        Ok(Self(unsafe { File::from_raw_fd(raw) }))
+    }
+
+    /// Rings, until somebody asks whether it rang.
+    pub(crate) fn ring(&self) -> io::Result<()> {
+        (&self.0).write_all(&1_u64.to_ne_bytes())
+    }
+
+    /// Whether it rang since the last time this was asked.
+    pub(crate) fn rang(&self) -> bool {
+        // Without a ring the read would wait, which is an error here.
+        (&self.0).read_exact(&mut [0; 8]).is_ok()
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use onehop_core::time::Time;
 use onehop_nft::{Batch, CommitError, DumpError, Element, Table};
 
-use super::Line;
 use super::chains::Chains;
+use super::line::Line;
 use super::parts::{Part, Planned};
 use crate::table::affinity::{self, Sticky};
 use crate::table::element::{CommitFailure, ElementKey, Family};
@@ -223,7 +223,7 @@ impl FamilyState {
                 without(part, &planned.unencodable, message, outcome)
             }
             CommitError::Refused(failed) => {
-                let bad = planned.meaning(failed);
+                let bad = planned.meaning(self.family, &part, failed);
                 let mut part = part;
                 part.forget_removed(&bad.already_gone);
                 if bad.keys.is_empty() && bad.already_gone.is_empty() {

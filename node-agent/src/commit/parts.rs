@@ -1,7 +1,7 @@
 //! One family's share of a change, cut into pieces that may go alone, and its encoding as a batch.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use onehop_core::time::Time;
 use onehop_nft::{Batch, Chain, Element, FailedOp, Table};
@@ -14,6 +14,9 @@ use crate::table::element::{
     Data, ElementChange, ElementKey, Elements, Family, Frontend, Key, Protocol, SetId,
 };
 use crate::table::layout::Layout;
+
+/// No key comes before it.
+const FIRST: Key = Key::Addr(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
 /// What stands and falls together in one transaction (S-245): all that lies on one address, or on one node port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,6 +102,22 @@ impl Part {
         &self.remove
     }
 
+    /// What it adds to a set.
+    fn added_to(
+        &self,
+        family: Family,
+        set: SetId,
+    ) -> impl Iterator<Item = (&ElementKey, &Option<Data>)> {
+        let from = self.add.range((family, set, FIRST)..);
+        from.take_while(move |(key, _)| (key.0, key.1) == (family, set))
+    }
+
+    /// What it removes from a set.
+    fn removed_from(&self, family: Family, set: SetId) -> impl Iterator<Item = &ElementKey> {
+        let from = self.remove.range((family, set, FIRST)..);
+        from.take_while(move |key| (key.0, key.1) == (family, set))
+    }
+
     /// All keys it touches.
     pub(super) fn keys(&self) -> impl Iterator<Item = ElementKey> + '_ {
         self.add.keys().chain(&self.remove).copied()
@@ -164,9 +183,13 @@ pub(super) struct Planned {
     ops: Vec<Op>,
 }
 
-struct Op {
-    keys: Vec<ElementKey>,
-    removes: bool,
+/// What an operation of a batch is about. Its elements are those of the part, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Op {
+    /// No element of ours.
+    Other,
+    Remove(SetId),
+    Add(SetId),
 }
 
 /// What a failure is about.
@@ -215,24 +238,26 @@ impl Planned {
 
     /// Operations that are about no element of ours.
     fn note(&mut self, count: usize) {
-        self.ops.extend((0..count).map(|_| Op {
-            keys: Vec::new(),
-            removes: false,
-        }));
+        self.ops.extend(std::iter::repeat_n(Op::Other, count));
     }
 
-    /// Which elements failed operations are about.
-    pub(super) fn meaning(&self, failed: &[FailedOp]) -> Meaning {
+    /// Which elements of the part failed operations are about.
+    pub(super) fn meaning(&self, family: Family, part: &Part, failed: &[FailedOp]) -> Meaning {
         let mut meaning = Meaning::default();
         for failure in failed {
-            let Some(op) = self.ops.get(failure.op) else {
-                continue;
+            let (keys, removes): (Vec<ElementKey>, bool) = match self.ops.get(failure.op) {
+                Some(Op::Add(set)) => {
+                    let added = part.added_to(family, *set);
+                    (added.map(|(key, _)| *key).collect(), false)
+                }
+                Some(Op::Remove(set)) => (part.removed_from(family, *set).copied().collect(), true),
+                Some(Op::Other) | None => continue,
             };
-            let keys = match failure.element.and_then(|element| op.keys.get(element)) {
+            let keys = match failure.element.and_then(|element| keys.get(element)) {
                 Some(key) => std::slice::from_ref(key),
-                None => &op.keys,
+                None => &keys[..],
             };
-            let gone = op.removes && failure.errno == libc::ENOENT && keys.len() == 1;
+            let gone = removes && failure.errno == libc::ENOENT && keys.len() == 1;
             let side = if gone {
                 &mut meaning.already_gone
             } else {
@@ -245,50 +270,46 @@ impl Planned {
 
     fn remove(&mut self, layout: &Layout, id: SetId, part: &Part) {
         let family = layout.family;
-        let keys = part.removed().iter().filter(|key| key.1 == id);
-        let (keys, elements) = self.encode(keys.map(|key| (key, id.encode_key(family, &key.2))));
-        if !keys.is_empty() {
-            self.batch.del_elements(&layout.table, id.name(), elements);
-            self.ops.push(Op {
-                keys,
-                removes: true,
-            });
+        let mut keys = part.removed_from(family, id).peekable();
+        if keys.peek().is_none() {
+            return;
         }
+        let unencodable = &mut self.unencodable;
+        let elements =
+            keys.filter_map(|key| known(unencodable, key, id.encode_key(family, &key.2)));
+        self.batch.del_elements(&layout.table, id.name(), elements);
+        self.ops.push(Op::Remove(id));
     }
 
     fn add(&mut self, layout: &Layout, id: SetId, part: &Part, now: Time) {
         let family = layout.family;
-        let added = part.added().iter().filter(|(key, _)| key.1 == id);
-        let encode =
-            |data: &Option<Data>, key: &ElementKey| id.encode(family, &key.2, data.as_ref(), now);
-        let (keys, elements) = self.encode(added.map(|(key, data)| (key, encode(data, key))));
-        if !keys.is_empty() {
-            self.batch.add_elements(&layout.table, id.name(), elements);
-            self.ops.push(Op {
-                keys,
-                removes: false,
-            });
+        let mut added = part.added_to(family, id).peekable();
+        if added.peek().is_none() {
+            return;
         }
+        let unencodable = &mut self.unencodable;
+        let elements = added.filter_map(|(key, data)| {
+            known(
+                unencodable,
+                key,
+                id.encode(family, &key.2, data.as_ref(), now),
+            )
+        });
+        self.batch.add_elements(&layout.table, id.name(), elements);
+        self.ops.push(Op::Add(id));
     }
+}
 
-    fn encode<'a>(
-        &mut self,
-        elements: impl Iterator<Item = (&'a ElementKey, Option<Element>)>,
-    ) -> (Vec<ElementKey>, Vec<Element>) {
-        let mut encoded = (Vec::new(), Vec::new());
-        for (key, element) in elements {
-            match element {
-                Some(element) => {
-                    encoded.0.push(*key);
-                    encoded.1.push(element);
-                }
-                None => {
-                    self.unencodable.insert(*key);
-                }
-            }
-        }
-        encoded
+/// Takes note of an element that could not be encoded; then the batch is not sent.
+fn known(
+    unencodable: &mut BTreeSet<ElementKey>,
+    key: &ElementKey,
+    element: Option<Element>,
+) -> Option<Element> {
+    if element.is_none() {
+        unencodable.insert(*key);
     }
+    element
 }
 
 /// Chains that a part's verdicts name, with those that they need, as far as they do not exist.

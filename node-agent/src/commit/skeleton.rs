@@ -8,8 +8,9 @@ use onehop_nft::{
     TABLE_PERSIST, TableInfo,
 };
 
+use super::Features;
+use super::line::{self, Line};
 use super::parts::add_chains;
-use super::{Features, Line};
 use crate::table::affinity::Sticky;
 use crate::table::class;
 use crate::table::demand::OnDemand;
@@ -63,10 +64,17 @@ pub(super) enum TakeoverError {
 /// Makes the table ours, as it should be, and tells what it holds. One transaction at most changes anything. Unless the
 /// layout is `settled`, a table with other rules is left as it is.
 pub(super) fn take_over(
-    socket: &mut Socket,
+    line: &mut Line,
     layout: &Layout,
-    (features, settled, now): (Features, bool, Time),
+    (settled, now): (bool, Time),
 ) -> Result<Takeover, TakeoverError> {
+    let Line {
+        socket,
+        features,
+        listeners,
+        ..
+    } = line;
+    let features = *features;
     let found = socket
         .tables()?
         .into_iter()
@@ -108,7 +116,7 @@ pub(super) fn take_over(
             write(&mut batch, layout, features, (&held, &clients), now);
         }
     }
-    owned(socket.commit(&batch), held)
+    owned(line::commit(socket, &batch, None, listeners), held)
 }
 
 /// Writes rules anew that are not what the layout says; the table must be ours and have the layout's chains.

@@ -3,8 +3,9 @@
 
 use std::io;
 
-use onehop_nft::{Batch, CommitError, DumpError, Event, Events, Socket};
+use onehop_nft::{Batch, CommitError, DumpError, Ears, Event, Events, Socket};
 
+use super::line;
 use crate::table::element::Family;
 use crate::table::layout::table;
 
@@ -60,14 +61,25 @@ impl Watch {
     }
 
     /// Commits if our tables are as we left them; commits of others to other tables do not matter.
-    pub(super) fn commit(&mut self, socket: &mut Socket, batch: &Batch) -> Result<(), CommitError> {
+    pub(super) fn commit(
+        &mut self,
+        socket: &mut Socket,
+        batch: &Batch,
+        others: &[Ears],
+    ) -> Result<(), CommitError> {
+        let listeners = [others, &[self.events.ears()]].concat();
         for _ in 0..TRIES {
             if self.touched()? {
                 break;
             }
-            match socket.commit_if(batch, self.generation) {
+            match line::commit(socket, batch, Some(self.generation), &listeners) {
                 Err(CommitError::Generation) => {}
-                result => return result,
+                Ok(()) => {
+                    // A large batch is not told.
+                    self.generation = line::next(self.generation);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
             }
         }
         Err(CommitError::Generation)

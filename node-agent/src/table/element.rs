@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use onehop_core::time::Time;
+use onehop_nft::Ears;
 
 use super::affinity::{Record, Sticky};
 use super::layout::Ranges;
@@ -350,6 +351,10 @@ pub trait Dataplane: Send {
     fn watched_port(&self) -> Option<u32> {
         None
     }
+
+    /// While a large change is committed this listener to notifications does not hear it; it is told if it may have
+    /// missed something of others.
+    fn spare(&mut self, _listener: Ears) {}
 
     /// Brings the static part to where it should be with these ranges, and leaves all else alone. Not called before the
     /// tables were read.

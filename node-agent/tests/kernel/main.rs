@@ -21,6 +21,7 @@ mod ownership;
 mod packets;
 mod place;
 mod sources;
+mod unheard;
 mod world;
 
 use std::collections::BTreeSet;
