@@ -5,6 +5,7 @@
 //! only once a list is complete, so that nothing is ever decided from half a view (I1).
 
 mod cache;
+mod guard;
 
 use std::fmt::Debug;
 use std::future::ready;
@@ -12,7 +13,6 @@ use std::future::ready;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::DeserializeGuard;
 use kube::runtime::utils::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -22,6 +22,7 @@ use prometheus_client::metrics::family::Family;
 use serde::de::DeserializeOwned;
 
 pub use self::cache::{Cache, Change};
+use self::guard::Guarded;
 use crate::backoff::Backoff;
 use crate::log::Chain;
 use crate::metrics::Metrics;
@@ -127,7 +128,7 @@ where
     let kind = K::kind(&()).into_owned();
     let label = Kind { kind: kind.clone() };
     let metrics = metrics.clone();
-    watcher::watcher(Api::<DeserializeGuard<K>>::all(client), config)
+    watcher::watcher(Api::<Guarded<K>>::all(client), config)
         .backoff(backoff)
         .filter_map(move |item| {
             ready(match item {
@@ -143,11 +144,7 @@ where
 }
 
 impl WatchMetrics {
-    fn seen<K: Resource>(
-        &self,
-        label: &Kind,
-        event: Event<DeserializeGuard<K>>,
-    ) -> Option<Seen<K>> {
+    fn seen<K: Resource>(&self, label: &Kind, event: Event<Guarded<K>>) -> Option<Seen<K>> {
         match event {
             Event::Init => {
                 self.lists.get_or_create(label).inc();
@@ -168,7 +165,7 @@ impl WatchMetrics {
     }
 
     /// The object, without `managedFields`: nobody here reads them and they make up much of it.
-    fn open<K: Resource>(&self, label: &Kind, guard: DeserializeGuard<K>) -> Result<K, ObjectKey> {
+    fn open<K: Resource>(&self, label: &Kind, guard: Guarded<K>) -> Result<K, ObjectKey> {
         match guard.0 {
             Ok(mut object) => {
                 object.meta_mut().managed_fields = None;
