@@ -47,12 +47,20 @@ use crate::writer::{Commit, Order, Writer, WriterGone};
 
 /// First pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
+/// In standby, between looks whether the other agent has let go of the tables: nobody answers for the node's health from
+/// then on until this one does. A look costs the kernel microseconds.
+const STANDBY: Duration = Duration::from_millis(50);
 /// Between comparisons of the tables with what they should hold (S-264).
 const VERIFY: Duration = Duration::from_hours(1);
 /// Two changes by others within this time are a fight (S-262).
 const FIGHT: Duration = Duration::from_mins(1);
 /// Longest pause after failures: upstream's sync period (S-120).
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// After a change, until health answers are kept: many changes at once are kept once.
+const KEEP: Duration = Duration::from_millis(500);
+/// About so many Services go in one batch of a first load or a flood. It bounds what a batch takes of memory, and what a
+/// change on its own waits for (S-120, S-133).
+const AT_ONCE: usize = 1000;
 
 /// Where the app's outputs go.
 #[derive(Debug)]
@@ -91,6 +99,10 @@ enum Work {
 }
 
 /// What becomes true when a batch is in the kernel.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is one thing that goes with it or not"
+)]
 #[derive(Debug, Default)]
 struct Flight {
     services: Vec<(ServiceKey, LocalReady)>,
@@ -107,6 +119,15 @@ struct Flight {
     take_over: bool,
     triggers: Vec<(Family, Time)>,
     verified: Option<Verification>,
+    /// The next batch has more of what was known already.
+    more: bool,
+}
+
+/// What the batches took that belong together.
+#[derive(Debug, Default)]
+struct Sync {
+    took: Duration,
+    families: BTreeSet<Family>,
 }
 
 /// The tables were read back to compare them (S-264).
@@ -163,8 +184,14 @@ pub struct App {
     truth: Option<Truth>,
     /// A batch must be planned although no Service is dirty.
     must_plan: bool,
-    /// No batch was committed since the tables were read.
+    /// Not everything was committed since the tables were read.
     full: bool,
+    /// Everything was committed once.
+    loaded: bool,
+    /// The batches of the sync that is under way.
+    sync: Sync,
+    /// When what is true is kept for the next process.
+    keep_at: Option<Time>,
     refused: BTreeSet<ElementKey>,
     pause: Duration,
     retry_at: Option<Time>,
@@ -208,6 +235,9 @@ impl App {
             truth: None,
             must_plan: true,
             full: true,
+            loaded: false,
+            sync: Sync::default(),
+            keep_at: None,
             refused: BTreeSet::new(),
             pause: PAUSE,
             retry_at: None,
@@ -284,6 +314,11 @@ impl App {
         }
     }
 
+    /// Whether something that is known is not in the kernel yet.
+    fn is_behind(&self) -> bool {
+        self.state.is_dirty() || self.planner.is_behind()
+    }
+
     /// Whether the writer has an order.
     pub fn is_busy(&self) -> bool {
         matches!(self.work, Work::Reading | Work::Committing(_))
@@ -298,9 +333,15 @@ impl App {
             self.state.next_guard_end(),
             self.state.next_handover(),
             Some(self.verify_at),
+            self.keep_at.filter(|_| self.may_keep()),
         ];
         let own = own.into_iter().filter(|_| idle).flatten();
         own.chain(self.peer.next_look()).min()
+    }
+
+    /// Whether what is known is what the kernel holds.
+    fn may_keep(&self) -> bool {
+        matches!(self.work, Work::Idle) && !self.is_behind()
     }
 
     /// Gives the writer its next order, if it is idle and there is one.
@@ -326,12 +367,16 @@ impl App {
                 self.out.metrics.health_ports(listens.len());
                 self.out.listens.send_replace(listens);
             }
-            let waiting = self.state.is_dirty() || self.must_plan;
+            let waiting = self.is_behind() || self.must_plan;
             if waiting && self.out.board.queued() {
                 self.out.metrics.queued(self.clock.now());
             }
         }
         let now = self.clock.now();
+        if self.keep_at.is_some_and(|at| at <= now) && self.may_keep() {
+            self.keep_at = None;
+            self.keeper.keep(|| self.node_file());
+        }
         let verify = matches!(self.work, Work::Idle) && self.verify_at <= now;
         if verify {
             let asked = std::mem::take(&mut self.verify_for);
@@ -366,7 +411,7 @@ impl App {
             return Ok(());
         }
         let take_over = stand == Stand::TakeOver;
-        let due = self.state.is_dirty() || self.must_plan || take_over;
+        let due = self.is_behind() || self.must_plan || take_over;
         if !due && ranges.is_none() {
             return Ok(());
         }
@@ -382,16 +427,22 @@ impl App {
         }
         self.planner.guards(guards);
         self.planner.network(self.state.network_elements());
-        let batch = self.planner.plan(&mut self.state, &self.addresses);
+        // What was there once, or takes another's place, comes back as a whole (S-127, S-261).
+        let whole = take_over || (self.full && self.loaded);
+        let limit = if whole { usize::MAX } else { AT_ONCE };
+        let addresses = &self.addresses;
+        let batch = self.planner.plan(&mut self.state, addresses, limit);
         self.tell(&batch);
         let Batch {
             change,
             services,
             udp,
             gone,
+            more,
             ..
         } = batch;
-        let full = std::mem::take(&mut self.full);
+        let full = self.full;
+        self.full &= more;
         let flows = flows::Task {
             servers: udp,
             gone,
@@ -411,11 +462,16 @@ impl App {
             added: change.add.len(),
             removed: change.remove.len(),
             full,
-            targets: Some(self.state.targets_truth()),
+            targets: (!more).then(|| self.state.targets_truth()),
             ranges: ranges.clone(),
             take_over,
-            triggers: self.state.take_triggers(),
+            triggers: if more {
+                Vec::new()
+            } else {
+                self.state.take_triggers()
+            },
             verified: self.verified(&change),
+            more,
         };
         if change.is_empty() && ranges.is_none() && !take_over {
             // Already as it should be, so nothing is sent (S-130).
@@ -463,7 +519,7 @@ impl App {
     /// Says in the own `NodeTargets` what is true, where it does not say so. What came without touching a Service of
     /// ours needs no commit to be true.
     fn say_truth(&mut self) {
-        if matches!(self.work, Work::Idle) && self.truth.is_some() && !self.state.is_dirty() {
+        if matches!(self.work, Work::Idle) && self.truth.is_some() && !self.is_behind() {
             self.truth = Some(self.state.targets_truth());
         }
         let wish = match (&self.truth, self.state.own_targets()) {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use onehop_core::id::{ServiceKey, ServiceUid};
 use onehop_core::time::Time;
@@ -62,40 +63,47 @@ pub struct Claimant {
 /// All claims of all Services.
 #[derive(Debug, Default)]
 pub struct Claims {
-    by_front: BTreeMap<Front, BTreeSet<Claimant>>,
-    by_service: HashMap<ServiceKey, (Claimant, BTreeSet<Front>)>,
+    /// The winner comes first. Nearly always there is one.
+    by_front: BTreeMap<Front, Vec<Arc<Claimant>>>,
+    by_service: HashMap<ServiceKey, (Arc<Claimant>, Box<[Front]>)>,
 }
 
 impl Claims {
     /// Replaces what a Service claims and returns the other Services that won or lost by it.
-    pub fn set(&mut self, claimant: &Claimant, fronts: BTreeSet<Front>) -> BTreeSet<ServiceKey> {
-        let service = &claimant.service;
+    pub fn set(&mut self, claimant: Claimant, fronts: BTreeSet<Front>) -> BTreeSet<ServiceKey> {
         let mut touched = BTreeSet::new();
-        if self
-            .by_service
-            .get(service)
-            .is_some_and(|(old, _)| old != claimant)
-        {
-            // Deleted and made anew: another age and UID.
-            touched = self.clear(service);
-        }
+        let known = self.by_service.get(&claimant.service);
+        let claimant = match known.map(|(old, _)| old) {
+            Some(old) if **old == claimant => Arc::clone(old),
+            known => {
+                if known.is_some() {
+                    // Deleted and made anew: another age and UID.
+                    touched = self.clear(&claimant.service);
+                }
+                Arc::new(claimant)
+            }
+        };
+        let service = &claimant.service;
         let old = self.by_service.remove(service).map(|(_, fronts)| fronts);
         let old = old.unwrap_or_default();
-        touched.extend(
-            old.difference(&fronts)
-                .filter_map(|front| self.drop(front, claimant)),
-        );
-        touched.extend(
-            fronts
-                .difference(&old)
-                .filter_map(|front| self.add(front, claimant)),
-        );
+        let left = old.iter().filter(|front| !fronts.contains(front));
+        touched.extend(left.filter_map(|front| self.drop(front, &claimant)));
+        let new = fronts
+            .iter()
+            .filter(|front| old.binary_search(front).is_err());
+        touched.extend(new.filter_map(|front| self.add(front, &claimant)));
+        touched.remove(service);
         if !fronts.is_empty() {
             self.by_service
-                .insert(service.clone(), (claimant.clone(), fronts));
+                .insert(service.clone(), (claimant, fronts.into_iter().collect()));
         }
-        touched.remove(service);
         touched
+    }
+
+    /// Whether a Service claims a frontend that is not among these.
+    pub fn shrinks(&self, service: &ServiceKey, fronts: &BTreeSet<Front>) -> bool {
+        let claimed = self.by_service.get(service);
+        claimed.is_some_and(|(_, old)| old.iter().any(|front| !fronts.contains(front)))
     }
 
     /// Takes back all claims of a Service and returns the others that won by it.
@@ -110,23 +118,26 @@ impl Claims {
     }
 
     /// Adds one claim; returns who lost by it.
-    fn add(&mut self, front: &Front, claimant: &Claimant) -> Option<ServiceKey> {
+    fn add(&mut self, front: &Front, claimant: &Arc<Claimant>) -> Option<ServiceKey> {
         let claimants = self.by_front.entry(*front).or_default();
+        let Err(place) = claimants.binary_search(claimant) else {
+            return None;
+        };
         let before = claimants.first().map(|winner| winner.service.clone());
-        claimants.insert(claimant.clone());
-        before.filter(|_| claimants.first() == Some(claimant))
+        claimants.insert(place, Arc::clone(claimant));
+        before.filter(|_| place == 0)
     }
 
     /// Takes one claim back; returns who won by it.
-    fn drop(&mut self, front: &Front, claimant: &Claimant) -> Option<ServiceKey> {
+    fn drop(&mut self, front: &Front, claimant: &Arc<Claimant>) -> Option<ServiceKey> {
         let claimants = self.by_front.get_mut(front)?;
-        let won = claimants.first() == Some(claimant);
-        claimants.remove(claimant);
+        let place = claimants.binary_search(claimant).ok()?;
+        claimants.remove(place);
         let next = claimants.first().map(|next| next.service.clone());
         if next.is_none() {
             self.by_front.remove(front);
         }
-        next.filter(|_| won)
+        next.filter(|_| place == 0)
     }
 
     /// Who wins a frontend.
@@ -175,13 +186,13 @@ mod tests {
         let fronts = BTreeSet::from([vip(80)]);
         for (order, loses) in [([&old, &young], None), ([&young, &old], Some(&young))] {
             let mut claims = Claims::default();
-            assert!(claims.set(order[0], fronts.clone()).is_empty());
-            let touched = claims.set(order[1], fronts.clone());
+            assert!(claims.set(order[0].clone(), fronts.clone()).is_empty());
+            let touched = claims.set(order[1].clone(), fronts.clone());
             let lost = loses.into_iter().map(|claimant| claimant.service.clone());
             assert_eq!(touched, lost.collect());
             assert_eq!(claims.winner(&vip(80)), Some(&old.service));
             assert!(
-                claims.set(order[0], fronts.clone()).is_empty(),
+                claims.set(order[0].clone(), fronts.clone()).is_empty(),
                 "nothing changed"
             );
         }
@@ -191,9 +202,9 @@ mod tests {
     fn s33_the_next_one_gets_what_the_winner_leaves() {
         let (old, young) = (claimant("old", 1), claimant("young", 2));
         let mut claims = Claims::default();
-        claims.set(&old, BTreeSet::from([vip(80), vip(81)]));
-        claims.set(&young, BTreeSet::from([vip(80)]));
-        let touched = claims.set(&old, BTreeSet::from([vip(81)]));
+        claims.set(old.clone(), BTreeSet::from([vip(80), vip(81)]));
+        claims.set(young.clone(), BTreeSet::from([vip(80)]));
+        let touched = claims.set(old.clone(), BTreeSet::from([vip(81)]));
         assert_eq!(touched, BTreeSet::from([young.service.clone()]));
         assert_eq!(claims.winner(&vip(80)), Some(&young.service));
         assert_eq!(claims.winner(&vip(81)), Some(&old.service));
@@ -202,7 +213,7 @@ mod tests {
     #[test]
     fn s29_service_address_is_found_by_address_alone() {
         let mut claims = Claims::default();
-        claims.set(&claimant("a", 1), BTreeSet::from([vip(443)]));
+        claims.set(claimant("a", 1), BTreeSet::from([vip(443)]));
         assert!(claims.is_service_address(IpAddr::from([198, 51, 100, 7])));
         assert!(!claims.is_service_address(IpAddr::from([198, 51, 100, 8])));
         assert!(!claims.is_service_address(IpAddr::from([198, 51, 100, 6])));

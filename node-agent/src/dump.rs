@@ -42,12 +42,11 @@ pub fn text(state: &State, planner: &Planner, only: Option<&ServiceKey>) -> Stri
         let Some(service) = state.service(key) else {
             continue;
         };
-        let none = Elements::new();
-        let elements = planner.programmed(key).unwrap_or(&none);
+        let elements = planner.programmed(key);
         let _ = write!(
             text,
             "{}",
-            of_service(service, elements, planner.noticed(key))
+            of_service(service, &elements, planner.noticed(key))
         );
     }
     if text.is_empty() {

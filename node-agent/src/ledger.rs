@@ -4,6 +4,7 @@
 //! the commit under way succeeds) and the number of owners that want it. Several Services may want
 //! the same element (hairpin pairs); what nobody wants is taken out. Used by the planner alone.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -26,7 +27,8 @@ enum Before {
 #[derive(Debug)]
 pub struct Ledger<O> {
     held: BTreeMap<ElementKey, Held>,
-    owned: HashMap<O, Elements>,
+    /// The keys that each owner wants, in order; what lies there is in `held`.
+    owned: HashMap<O, Box<[ElementKey]>>,
     /// Changes with every element that comes, goes or gets other data, and depends on nothing else.
     digest: u64,
     /// What each element touched since the last [`Ledger::take_change`] was before.
@@ -72,22 +74,24 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
             .map(|(key, held)| (key, held.data))
     }
 
-    /// What an owner wants.
-    pub fn wanted_by(&self, owner: &O) -> Option<&Elements> {
-        self.owned.get(owner)
+    /// What an owner wants, in order.
+    pub fn wanted_by(&self, owner: &O) -> impl Iterator<Item = (&ElementKey, Option<Data>)> {
+        let keys = self.owned.get(owner).into_iter().flatten();
+        keys.filter_map(|key| Some((key, self.held.get(key)?.data)))
     }
 
     /// Replaces what an owner wants.
     pub fn set(&mut self, owner: &O, wanted: Elements) {
         let old = self.owned.remove(owner).unwrap_or_default();
         for (key, data) in &wanted {
-            self.want(*key, *data, !old.contains_key(key));
+            self.want(*key, *data, old.binary_search(key).is_err());
         }
-        for key in old.keys().filter(|key| !wanted.contains_key(*key)) {
+        for key in old.iter().filter(|key| !wanted.contains_key(*key)) {
             self.release(*key);
         }
         if !wanted.is_empty() {
-            self.owned.insert(owner.clone(), wanted);
+            self.owned
+                .insert(owner.clone(), wanted.into_keys().collect());
         }
     }
 
@@ -138,16 +142,25 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
     }
 
     fn want(&mut self, key: ElementKey, data: Option<Data>, first: bool) {
-        let held = self.held.get(&key).copied();
-        if held.map(|held| held.data) != Some(data) {
-            self.remember(key);
-        }
-        let owners = held.map_or(0, |held| held.owners) + u32::from(first);
-        if let Some(held) = held {
-            self.digest ^= hash(&key, held.data.as_ref());
-        }
+        let before = match self.held.entry(key) {
+            Entry::Vacant(place) => {
+                let owners = u32::from(first);
+                place.insert(Held { data, owners });
+                Before::Absent
+            }
+            Entry::Occupied(mut place) => {
+                let held = place.get_mut();
+                held.owners += u32::from(first);
+                if held.data == data {
+                    return;
+                }
+                let before = std::mem::replace(&mut held.data, data);
+                self.digest ^= hash(&key, before.as_ref());
+                Before::Held(before)
+            }
+        };
         self.digest ^= hash(&key, data.as_ref());
-        self.held.insert(key, Held { data, owners });
+        self.before.entry(key).or_insert(before);
     }
 
     fn release(&mut self, key: ElementKey) {

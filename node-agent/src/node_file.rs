@@ -22,8 +22,6 @@ use crate::health::pods::PodAnswer;
 const AGE: Duration = Duration::from_mins(10);
 /// A file is written anew after this long although nothing changed, since its age counts.
 const REFRESH: Duration = Duration::from_mins(1);
-/// Between two writes; what comes meanwhile is one write.
-const PAUSE: Duration = Duration::from_millis(500);
 
 /// Content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +120,11 @@ impl Keeper {
         Ok(Self(Some(files)))
     }
 
+    /// Whether anything is written.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Keeps this from now on.
     pub fn keep(&self, file: impl FnOnce() -> NodeFile) {
         if let Some(files) = &self.0
@@ -136,10 +139,7 @@ fn work(path: &Path, inbox: &Receiver<NodeFile>, clock: Clock) {
     let mut last: Option<NodeFile> = None;
     loop {
         match inbox.recv_timeout(REFRESH) {
-            Ok(file) => {
-                thread::sleep(PAUSE);
-                last = inbox.try_iter().last().or(Some(file));
-            }
+            Ok(file) => last = inbox.try_iter().last().or(Some(file)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }

@@ -74,6 +74,8 @@ pub struct Batch {
     pub gone: BTreeSet<Frontend>,
     /// What to tell about Services, for those about whom it changed.
     pub notices: Vec<(ServiceKey, Vec<Notice>)>,
+    /// Services that changed, too, but were too many for one batch: the next one has more of them.
+    pub more: bool,
 }
 
 /// What is remembered of a compiled Service besides its elements.
@@ -94,6 +96,9 @@ pub struct Planner {
     summaries: HashMap<ServiceKey, Summary>,
     refused: BTreeSet<Front>,
     totals: Totals,
+    /// Services whose frontends are settled and that are yet to be compiled.
+    waiting: BTreeSet<ServiceKey>,
+    /// An earlier process left nothing of Services, or it was taken out.
     swept: bool,
     /// Guarded targets whose pods are gone, as far as flows were looked after.
     gone: BTreeMap<Frontend, BTreeSet<SocketAddr>>,
@@ -114,15 +119,17 @@ pub struct Totals {
 }
 
 impl Planner {
-    /// Starts from what was read from the kernel. The first batch must cover all Services.
+    /// Starts from what was read from the kernel. The first batches must cover all Services.
     pub fn new(kernel: Elements) -> Self {
+        let swept = kernel.is_empty();
         Self {
             ledger: Ledger::from_kernel(kernel),
             claims: Claims::default(),
             summaries: HashMap::new(),
             refused: BTreeSet::new(),
             totals: Totals::default(),
-            swept: false,
+            waiting: BTreeSet::new(),
+            swept,
             gone: BTreeMap::new(),
             ended: Vec::new(),
             eligible: Vec::new(),
@@ -170,10 +177,14 @@ impl Planner {
         }
     }
 
-    /// Makes the batch for everything that is dirty.
-    pub fn plan(&mut self, state: &mut State, node_addresses: &[IpAddr]) -> Batch {
+    /// Makes the batch for everything that is dirty, or for about `limit` Services of it. What an earlier process left is
+    /// brought to where it should be at once, whatever the limit.
+    pub fn plan(&mut self, state: &mut State, node_addresses: &[IpAddr], limit: usize) -> Batch {
         let mut batch = Batch::default();
-        self.compile_all(state.take_dirty(), state, &mut batch);
+        let limit = if self.swept { limit } else { usize::MAX };
+        let due = self.settle(state.take_dirty(), state, limit);
+        self.compile_all(due, state, &mut batch);
+        batch.more = !self.waiting.is_empty();
         let eligible = self.eligible(state, node_addresses);
         if eligible != self.eligible {
             self.eligible = eligible;
@@ -226,29 +237,67 @@ impl Planner {
         self.claims.winner(front)
     }
 
-    /// Compiles these Services, and those that win or lose a frontend by it. Whose each frontend is is settled first: a
-    /// list of a Service that loses it in the same batch would be laid into the slots of the one that has it.
-    fn compile_all(&mut self, mut queue: BTreeSet<ServiceKey>, state: &State, batch: &mut Batch) {
+    /// Settles whose each frontend of these Services is, and says which to compile now. Whose each is comes first: a list
+    /// of a Service that loses it in the same batch would be laid into the slots of the one that has it. Services between
+    /// which a frontend moves are compiled in the same batch, or it would have something of both.
+    fn settle(
+        &mut self,
+        dirty: BTreeSet<ServiceKey>,
+        state: &State,
+        limit: usize,
+    ) -> BTreeSet<ServiceKey> {
+        let (mut queue, mut settled) = (dirty, BTreeSet::new());
         let mut due = BTreeSet::new();
         while let Some(key) = queue.pop_first() {
-            let touched = self.claim(&key, state);
-            due.insert(key);
-            queue.extend(touched.into_iter().filter(|other| !due.contains(other)));
+            let (touched, shrinks) = self.claim(&key, state);
+            // What it gives up may be another one's next. Addresses of Services that are not ours must not count as nobody's
+            // (S-289).
+            if shrinks || !touched.is_empty() || !state.foreign_cluster_ips(&key).is_empty() {
+                due.insert(key.clone());
+                due.extend(touched.iter().cloned());
+            }
+            settled.insert(key);
+            queue.extend(touched.into_iter().filter(|other| !settled.contains(other)));
         }
-        for key in due {
+        // A change on its own does not wait for a flood.
+        if settled.len() < limit {
+            due.append(&mut settled);
+        } else {
+            self.waiting.append(&mut settled);
+        }
+        self.waiting.retain(|key| !due.contains(key));
+        while due.len() < limit
+            && let Some(key) = self.waiting.pop_first()
+        {
+            due.insert(key);
+        }
+        due
+    }
+
+    fn compile_all(&mut self, keys: BTreeSet<ServiceKey>, state: &State, batch: &mut Batch) {
+        for key in keys {
             self.service(&key, state, batch);
         }
     }
 
-    /// Takes note of the frontends that a Service claims; returns the others that win or lose one by it.
-    fn claim(&mut self, key: &ServiceKey, state: &State) -> BTreeSet<ServiceKey> {
-        match state.service(key) {
-            Some(service) => {
-                let fronts = all_fronts(service, &state.vips(service));
-                self.claims.set(&claimant(service), fronts)
-            }
+    /// Whether Services are waiting to be compiled.
+    pub fn is_behind(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes note of the frontends that a Service claims; returns the others that win or lose one by it, and whether it
+    /// gives one up.
+    fn claim(&mut self, key: &ServiceKey, state: &State) -> (BTreeSet<ServiceKey>, bool) {
+        let service = state.service(key);
+        let fronts = service
+            .map(|service| all_fronts(service, &state.vips(service)))
+            .unwrap_or_default();
+        let shrinks = self.claims.shrinks(key, &fronts);
+        let touched = match service {
+            Some(service) => self.claims.set(claimant(service), fronts),
             None => self.claims.clear(key),
-        }
+        };
+        (touched, shrinks)
     }
 
     /// Addresses on which node ports answer. One that the Node object names is the node's, whoever else names it: load
@@ -284,14 +333,16 @@ impl Planner {
     }
 
     /// What a Service wants of the kernel.
-    pub fn programmed(&self, key: &ServiceKey) -> Option<&Elements> {
-        self.ledger.wanted_by(&Owner::Service(key.clone()))
+    pub fn programmed(&self, key: &ServiceKey) -> Elements {
+        let owner = Owner::Service(key.clone());
+        let elements = self.ledger.wanted_by(&owner);
+        elements.map(|(element, data)| (*element, data)).collect()
     }
 
     /// The frontends of which something is programmed for a Service.
     pub fn fronts(&self, key: &ServiceKey) -> impl Iterator<Item = Front> {
-        let elements = self.programmed(key).into_iter().flatten();
-        elements.filter_map(|(element, _)| front_of(element))
+        let elements = self.programmed(key).into_keys();
+        elements.filter_map(|element| front_of(&element))
     }
 
     /// What there is to tell about a Service.

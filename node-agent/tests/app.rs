@@ -10,6 +10,7 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -293,6 +294,59 @@ async fn s120_changes_during_a_commit_go_into_one_batch() {
     world.finish(Ok(())).await;
     assert!(!world.app.is_busy());
     assert_eq!(world.commits(), 2);
+}
+
+/// A thousand Services and some more, with an endpoint each.
+fn thousands() -> Vec<Change> {
+    let one = |number: u16| {
+        let name = format!("many-{number:04}");
+        let mut spec = service(&name, 1);
+        let [high, low] = number.to_be_bytes();
+        spec.cluster_ips = vec![IpAddr::from([10, 97, high, low])];
+        [put(spec), put_slice(&name, &name, &[ep(1)])]
+    };
+    (0..1_500).flat_map(one).collect()
+}
+
+#[tokio::test]
+async fn s133_i3_a_large_first_load_goes_in_batches_and_counts_once_all_of_it_is_there() {
+    let mut world = World::new(Elements::new());
+    world.apply(lists(node(Some("a"))));
+    world.apply(thousands());
+    world.apply([put(local_lb("zz", 1)), put_slice("zz", "zz", &[local(1)])]);
+    world.reported().await;
+    world.finish(Ok(())).await;
+    assert_eq!(*world.ready.borrow(), Readiness::Starting, "a part of it");
+    assert_eq!(world.status("zz"), (503, 0), "I3: not there yet");
+    assert!(!world.board.proxy().programmed, "S-112");
+    world.finish(Ok(())).await;
+    assert_eq!(*world.ready.borrow(), Readiness::InSync);
+    assert_eq!(world.status("zz"), (200, 1));
+    assert!(!world.app.is_busy());
+    let sizes: Vec<usize> = world.commits.try_iter().map(|c| c.add.len()).collect();
+    let held = world.held.lock().expect("lock").len();
+    assert_eq!((sizes.len(), sizes.iter().sum::<usize>()), (2, held));
+}
+
+#[tokio::test]
+async fn s261_what_was_there_once_comes_back_in_one_batch() {
+    let mut world = World::settled([put(service("s0", 1))]).await;
+    world.apply(thousands());
+    while world.app.is_busy() {
+        world.finish(Ok(())).await;
+    }
+    let before = world.held.lock().expect("lock").clone();
+    world.held.lock().expect("lock").clear();
+    world.commits();
+    world.app.sighted(Sighting {
+        tampered: Some("nft".to_owned()),
+        ..Sighting::default()
+    });
+    world.app.advance().expect("the writer lives");
+    world.reported().await;
+    world.finish(Ok(())).await;
+    assert_eq!((world.commits(), world.app.is_busy()), (1, false));
+    assert_eq!(*world.held.lock().expect("lock"), before);
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ fn chosen(choices: Choices, service: ServiceSpec, endpoints: &[Ep]) -> (Held, Ve
     let mut state = synced(Mode::Beside).with_choices(choices);
     state.apply(put_slice("e0", &service.key.name.clone(), endpoints));
     state.apply(put(service));
-    let batch = Planner::new(Elements::new()).plan(&mut state, &[addr("10.0.1.1")]);
+    let batch = Planner::new(Elements::new()).plan(&mut state, &[addr("10.0.1.1")], usize::MAX);
     let told = batch.notices.into_iter().flat_map(|(_, notices)| notices);
     (Held(batch.change.add), told.collect())
 }
@@ -444,7 +444,7 @@ fn s208_a_list_longer_than_the_slots_is_cut_and_told() {
         state.apply(put_addresses(&format!("e{slice}"), "s0", addresses));
     }
     state.apply(put(service));
-    let batch = Planner::new(Elements::new()).plan(&mut state, &[]);
+    let batch = Planner::new(Elements::new()).plan(&mut state, &[], usize::MAX);
     let slots = batch
         .change
         .add
@@ -467,7 +467,7 @@ fn s52_s11_what_finds_no_local_endpoint_and_what_is_programmed_is_counted() {
     let mut state = synced(Mode::Beside);
     let mut planner = Planner::new(Elements::new());
     let mut counted = |state: &mut onehop_node_agent::state::State| {
-        planner.plan(state, &[addr("10.0.1.1")]);
+        planner.plan(state, &[addr("10.0.1.1")], usize::MAX);
         (planner.no_local(), planner.frontends().programmed)
     };
     state.apply(put(full(Local, Local)));

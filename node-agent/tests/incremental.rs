@@ -17,8 +17,9 @@ use common::*;
 use onehop_core::id::Protocol;
 use onehop_core::service::{ServiceSpec, TrafficPolicy};
 use onehop_node_agent::args::Mode;
+use onehop_node_agent::claims::Front;
 use onehop_node_agent::collection::Step;
-use onehop_node_agent::planner::Planner;
+use onehop_node_agent::planner::{Batch, Planner, front_of};
 use onehop_node_agent::state::{Change, State};
 use onehop_node_agent::table::element::{
     ClassKind, Data, ElementChange, ElementKey, Elements, Key, LOCAL_SCOPE, SetId, Verdict,
@@ -263,7 +264,7 @@ fn assert_verdicts_fit(elements: &Elements) {
 fn from_scratch(state: &mut State, addresses: &[IpAddr]) -> Elements {
     let mut planner = Planner::new(Elements::new());
     state.touch_all();
-    let batch = planner.plan(state, addresses);
+    let batch = planner.plan(state, addresses, usize::MAX);
     let mut kernel = Kernel::default();
     kernel.commit(&batch.change);
     kernel.0
@@ -313,17 +314,17 @@ proptest! {
                     addresses = lasts.iter().map(|last| IpAddr::from([10, 0, 1, *last])).collect();
                 }
                 Op::Plan => {
-                    kernel.commit(&planner.plan(&mut state, &addresses).change);
+                    kernel.commit(&planner.plan(&mut state, &addresses, usize::MAX).change);
                     prop_assert_eq!(&kernel.0, &planner.elements());
                     prop_assert_eq!(meaning(&kernel.0), meaning(&from_scratch(&mut state, &addresses)));
                     state.take_dirty();
                     assert_verdicts_fit(&kernel.0);
                 }
                 Op::Restart => {
-                    kernel.commit(&planner.plan(&mut state, &addresses).change);
+                    kernel.commit(&planner.plan(&mut state, &addresses, usize::MAX).change);
                     planner = Planner::new(kernel.0.clone());
                     state.touch_all();
-                    let change = planner.plan(&mut state, &addresses).change;
+                    let change = planner.plan(&mut state, &addresses, usize::MAX).change;
                     // S-121, I4: what is as it should be is not sent again.
                     prop_assert!(change.writes_nothing(), "{:?}", change);
                 }
@@ -331,6 +332,103 @@ proptest! {
             }
         }
     }
+}
+
+/// What a table says of each frontend.
+fn by_front(elements: &Elements) -> BTreeMap<Front, Meaning> {
+    let mut fronts: BTreeMap<Front, Elements> = BTreeMap::new();
+    for (key, data) in elements {
+        // Its keys are the node's addresses, not the frontends that it is about.
+        let of_one = key.1 != SetId::AffinityRecord;
+        if let Some(front) = front_of(key).filter(|_| of_one) {
+            fronts.entry(front).or_default().insert(*key, *data);
+        }
+    }
+    let fronts = fronts.iter();
+    fronts
+        .map(|(front, elements)| (*front, meaning(elements)))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(400), ..ProptestConfig::default() })]
+
+    #[test]
+    fn s133_batches_of_few_services_show_no_half_frontend_and_lead_to_the_same(
+        ops in proptest::collection::vec(op(), 1..40),
+        limit in 1_usize..3,
+    ) {
+        let mut state = synced(Mode::Beside);
+        let mut addresses: Vec<IpAddr> = vec![addr("10.0.1.1")];
+        let mut planner = Planner::new(Elements::new());
+        let mut kernel = Kernel::default();
+        // All that each frontend was to be at some time.
+        let mut whole: BTreeMap<Front, Vec<Meaning>> = BTreeMap::new();
+        for op in ops {
+            apply(&mut state, &op);
+            match op {
+                Op::Addresses(lasts) => {
+                    addresses = lasts.iter().map(|last| IpAddr::from([10, 0, 1, *last])).collect();
+                }
+                Op::Plan => {
+                    let dirty = state.take_dirty();
+                    for (front, meant) in by_front(&from_scratch(&mut state, &addresses)) {
+                        whole.entry(front).or_default().push(meant);
+                    }
+                    state.take_dirty();
+                    for key in dirty {
+                        state.touch(key);
+                    }
+                    kernel.commit(&planner.plan(&mut state, &addresses, limit).change);
+                    prop_assert_eq!(&kernel.0, &planner.elements());
+                    assert_verdicts_fit(&kernel.0);
+                    for (front, meant) in by_front(&kernel.0) {
+                        prop_assert!(whole[&front].contains(&meant), "{}: {:?}", front, meant);
+                    }
+                }
+                _ => {}
+            }
+        }
+        loop {
+            let batch = planner.plan(&mut state, &addresses, limit);
+            kernel.commit(&batch.change);
+            if !batch.more {
+                break;
+            }
+        }
+        prop_assert_eq!(meaning(&kernel.0), meaning(&from_scratch(&mut state, &addresses)));
+    }
+}
+
+#[test]
+fn s120_a_change_on_its_own_does_not_wait_for_a_flood() {
+    let (mut planner, mut state) = (Planner::new(Elements::new()), synced(Mode::Beside));
+    for last in 1..=50 {
+        let name = format!("s{last:02}");
+        state.apply(put(service(&name, last)));
+    }
+    let names = |batch: &Batch| -> Vec<_> {
+        let services = batch.services.iter();
+        services.map(|(key, _)| key.name.clone()).collect()
+    };
+    let first = planner.plan(&mut state, &[], 10);
+    assert!(first.more && first.services.len() == 10, "{first:?}");
+    state.apply(put_slice("e0", "s50", &[ep(1)]));
+    let next = planner.plan(&mut state, &[], 10);
+    assert!(
+        names(&next).contains(&"s50".to_owned()),
+        "{:?}",
+        names(&next)
+    );
+    assert!(
+        next.more && next.services.len() == 10,
+        "and the flood goes on"
+    );
+    let mut seen: BTreeSet<String> = [names(&first), names(&next)].concat().into_iter().collect();
+    for _ in 0..3 {
+        seen.extend(names(&planner.plan(&mut state, &[], 10)));
+    }
+    assert_eq!((seen.len(), planner.is_behind()), (50, false));
 }
 
 /// S-33, S-121: the Service that is compiled first after a restart is not the one that has the node port.
@@ -354,12 +452,14 @@ fn s121_a_restart_beside_a_lost_claim_moves_no_slot() {
     commit(&mut planner, &mut state, &mut kernel);
     let mut planner = Planner::new(kernel.0.clone());
     state.touch_all();
-    let change = planner.plan(&mut state, &[addr("10.0.1.1")]).change;
+    let change = planner
+        .plan(&mut state, &[addr("10.0.1.1")], usize::MAX)
+        .change;
     assert!(change.writes_nothing(), "S-121: {change:?}");
 }
 
 fn commit(planner: &mut Planner, state: &mut State, kernel: &mut Kernel) -> ElementChange {
-    let change = planner.plan(state, &[addr("10.0.1.1")]).change;
+    let change = planner.plan(state, &[addr("10.0.1.1")], usize::MAX).change;
     kernel.commit(&change);
     change
 }
@@ -420,7 +520,7 @@ fn s29_an_address_of_a_service_answers_no_node_port_unless_it_is_the_nodes_own()
     let (mut planner, mut kernel) = (Planner::new(Elements::new()), Kernel::default());
     let interfaces = [addr("10.0.1.1"), addr("10.0.1.9")];
     let mut answering = |state: &mut State| {
-        kernel.commit(&planner.plan(state, &interfaces).change);
+        kernel.commit(&planner.plan(state, &interfaces, usize::MAX).change);
         let keys = kernel.0.keys().map(|(_, set, key)| (set, key));
         let of_set = keys.filter(|(set, _)| **set == SetId::NodePortIps);
         of_set.map(|(_, key)| *key).collect::<Vec<_>>()
@@ -446,7 +546,7 @@ fn s124_a_refused_frontend_is_left_out_until_it_is_tried_again() {
     state.apply(put(service("s0", 1)));
     state.apply(put(service("s1", 2)));
     state.apply(put_slice("e0", "s0", &[ep(1)]));
-    let wanted = planner.plan(&mut state, &[]).change.add;
+    let wanted = planner.plan(&mut state, &[], usize::MAX).change.add;
     let is_s0 = |key: &ElementKey| matches!(key.2, Key::Frontend(front) if front.address == addr("10.96.0.1"));
     let refused: BTreeSet<ElementKey> = wanted.keys().copied().filter(is_s0).collect();
     assert!(!refused.is_empty());

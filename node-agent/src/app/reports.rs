@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::{App, Flight, PAUSE, PAUSE_MAX, VERIFY, Verification, Work};
+use super::{App, Flight, KEEP, PAUSE, PAUSE_MAX, STANDBY, Sync, VERIFY, Verification, Work};
 use crate::http::Tables;
 use crate::ready::Readiness;
-use crate::table::element::{CommitFailure, Elements};
+use crate::table::element::{CommitFailure, Elements, Family};
 use crate::writer::Report;
 
 impl App {
@@ -48,7 +48,6 @@ impl App {
                 self.out.board.raise_pods(&key, answers);
             }
         }
-        self.out.board.in_sync();
         if flight.pods_known {
             self.out.board.forget_kept_pods();
             self.out.pod_answers.send_replace(Tables::Ours);
@@ -59,40 +58,54 @@ impl App {
         for (family, at) in flight.triggers.iter().filter(|(_, at)| *at >= self.started) {
             metrics.programmed_after(*family, now.since(*at));
         }
-        if !flight.families.is_empty() {
-            metrics.committed(&flight.families, flight.full, took, self.clock.now());
-            metrics.elements(flight.added, flight.removed);
-        }
+        metrics.elements(flight.added, flight.removed);
+        self.sync.took += took;
+        self.sync.families.extend(&flight.families);
         metrics.guards(self.state.guards().count());
         metrics.frontends(self.planner.frontends());
         let (internal, external) = self.planner.no_local();
         metrics.no_local_endpoints(internal, external);
-        if self.state.is_dirty() {
-            if self.out.board.queued() {
-                self.out.metrics.queued(self.clock.now());
-            }
-        } else {
-            metrics.nothing_pending();
-        }
         if self.refused.is_empty() {
             self.pause = PAUSE;
         }
         self.out.flows.clean(flight.flows);
-        if !self.state.is_dirty() {
-            self.keeper.keep(|| self.node_file());
-        }
         if let Some(Verification { differed, asked }) = flight.verified {
             for who in asked {
                 // Who asked may have gone.
                 let _ = who.send(differed);
             }
         }
-        self.truth = flight.targets;
         self.ranges = flight.ranges.or(self.ranges.take());
         if flight.take_over {
             tracing::info!("the tables that a stopped kube-proxy left are gone");
             self.peer.taken_over();
         }
+        if !flight.more {
+            self.truth = flight.targets;
+            self.synced(flight.full);
+        }
+    }
+
+    /// All of what was known when it was planned is in the kernel.
+    fn synced(&mut self, full: bool) {
+        let Sync { took, families } = std::mem::take(&mut self.sync);
+        let families: Vec<Family> = families.into_iter().collect();
+        let (metrics, now) = (&self.out.metrics, self.clock.now());
+        if !families.is_empty() {
+            metrics.committed(&families, full, took, now);
+        }
+        self.out.board.in_sync();
+        if self.is_behind() {
+            if self.out.board.queued() {
+                metrics.queued(now);
+            }
+        } else {
+            metrics.nothing_pending();
+            if self.keeper.is_on() {
+                self.keep_at.get_or_insert(now + KEEP);
+            }
+        }
+        self.loaded = true;
         self.say_truth();
         self.set_ready(Readiness::InSync);
     }
@@ -119,14 +132,17 @@ impl App {
     }
 
     fn standby(&mut self) {
-        tracing::info!("another agent has this node's tables: in standby until it ends");
+        if *self.out.ready.borrow() != Readiness::Standby {
+            tracing::info!("another agent has this node's tables: in standby until it ends");
+        }
         self.set_ready(Readiness::Standby);
         self.work = Work::Unread;
-        self.retry_at = Some(self.clock.now() + PAUSE);
+        self.retry_at = Some(self.clock.now() + STANDBY);
     }
 
     fn failed(&mut self, failure: CommitFailure) {
         tracing::error!(error = %failure, "the kernel did not take everything");
+        self.sync = Sync::default();
         if failure.standby {
             self.standby();
             return;

@@ -281,7 +281,9 @@ impl Proxy {
         for change in changes {
             self.state.apply(change);
         }
-        let batch = self.planner.plan(&mut self.state, &self.addresses);
+        let batch = self
+            .planner
+            .plan(&mut self.state, &self.addresses, usize::MAX);
         self.kernel.commit(&batch.change).unwrap();
         batch
     }
