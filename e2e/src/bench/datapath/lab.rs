@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::{
-    Measured, Plan, load, process,
+    Connects, Measured, Plan, Way, load, process,
     table::{median, name},
 };
 use crate::{
@@ -43,7 +43,7 @@ const CHURN: u32 = 100;
 /// How often /healthz is asked in the churn.
 const HEALTH_EVERY: Duration = Duration::from_millis(100);
 /// How long connections are counted.
-const CONNECTS_FOR: Duration = Duration::from_secs(3);
+const CONNECTS_FOR: Duration = Duration::from_secs(2);
 /// Both proxies answer where kube-proxy does (S-129).
 const METRICS: u16 = 10249;
 const HEALTH: u16 = 10256;
@@ -55,7 +55,10 @@ pub(super) async fn measure(plan: Plan, proxy: Proxy, round: u32) -> Result<Meas
     let (restart_ms, restart_connections) = lab.restart().await?;
     let swaps = lab.swaps().await?;
     let (churn_cpu_ms, churn_health_ms) = lab.churn().await?;
-    let (connects, connect_us) = lab.connects();
+    let mut connects = Vec::new();
+    for (way, to) in lab.ways {
+        connects.push(lab.connects(way, to).await?);
+    }
     let peak_mib = process::peak_mib(lab.pid()?)?;
     // Without the checks of a world's end: its controller is stopped, and another proxy's drops are no matter here.
     drop(lab);
@@ -75,7 +78,6 @@ pub(super) async fn measure(plan: Plan, proxy: Proxy, round: u32) -> Result<Meas
         churn_health_ms,
         peak_mib,
         connects,
-        connect_us,
     })
 }
 
@@ -83,8 +85,10 @@ struct Lab {
     world: World,
     plan: Plan,
     proxy: Proxy,
-    /// The asked Service.
+    /// The asked Service, by its ClusterIP.
     asked: SocketAddr,
+    /// It by each of its addresses.
+    ways: [(Way, SocketAddr); 3],
     /// Sockets of the pod that asks.
     sockets: SocketSource,
     asker: (Netns, Ipv4Addr),
@@ -126,11 +130,20 @@ impl Lab {
         load::create(&world.objects, plan.services, plan.endpoints).await?;
         load::create_asked(&world.objects, ends[0].1, POD_PORT).await?;
         let service = world.objects.service(load::ASKED).await?;
-        let address = service.spec.and_then(|spec| spec.cluster_ip);
-        let address: IpAddr = address.context("the Service has no ClusterIP")?.parse()?;
+        let spec = service.spec.context("the Service has no spec")?;
+        let node_port = spec.ports.iter().flatten().find_map(|port| port.node_port);
+        let node_port = u16::try_from(node_port.context("the Service has no node port")?)?;
+        let address: IpAddr = spec.cluster_ip.context("no ClusterIP")?.parse()?;
+        let asked = SocketAddr::new(address, 80);
+        let node = world.kubelet(NODE)?.node().address();
         let lab = Self {
             sockets: sockets_of(&asker.0, asker.1),
-            asked: SocketAddr::new(address, 80),
+            asked,
+            ways: [
+                (Way::ClusterIp, asked),
+                (Way::NodePort, (node, node_port).into()),
+                (Way::LoadBalancer, (load::BALANCER, 80).into()),
+            ],
             asker,
             world,
             plan,
@@ -334,9 +347,14 @@ impl Lab {
     }
 
     /// Connections of one client without a pause.
-    fn connects(&self) -> (f64, f64) {
-        let to = self.asked;
-        self.asker.0.run(move || {
+    async fn connects(&self, way: Way, to: SocketAddr) -> Result<Connects> {
+        let what = "the address answers";
+        eventually(&self.clock(), what, WITHIN, async || {
+            let answer = ask_tcp(&self.sockets, to).await;
+            answer.map(drop).map_err(|error| format!("{error:?}"))
+        })
+        .await?;
+        let (rate, median_us) = self.asker.0.run(move || {
             let began = Instant::now();
             let mut times_us = Vec::new();
             while began.elapsed() < CONNECTS_FOR {
@@ -348,6 +366,11 @@ impl Lab {
             let count = u32::try_from(times_us.len()).unwrap_or(u32::MAX);
             let rate = f64::from(count) / began.elapsed().as_secs_f64();
             (rate, median(times_us.into_iter()))
+        });
+        Ok(Connects {
+            way,
+            rate,
+            median_us,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use futures::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
@@ -11,6 +11,8 @@ use crate::world::Objects;
 
 /// The Service that is asked. Last in any order by name.
 pub(super) const ASKED: &str = "zz-asked";
+/// Address of its load balancer.
+pub(super) const BALANCER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 77);
 /// First address of endpoints that nobody has.
 const FIRST: u32 = u32::from_be_bytes([172, 16, 0, 0]);
 /// Objects that are written at a time.
@@ -72,9 +74,19 @@ pub(super) async fn create(objects: &Objects, services: u32, endpoints: u32) -> 
         .await
 }
 
-/// Creates the Service that is asked, with one endpoint.
+/// Creates the Service that is asked, with one endpoint: by its ClusterIP, by a node port and by the address of a load
+/// balancer that nobody makes.
 pub(super) async fn create_asked(objects: &Objects, to: Ipv4Addr, port: u16) -> Result<()> {
-    objects.create(service(ASKED)).await?;
+    let mut asked = service(ASKED);
+    asked["spec"]["type"] = json!("LoadBalancer");
+    asked["spec"]["loadBalancerClass"] = json!("bench.example/none");
+    objects.create(asked).await?;
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": BALANCER}]}}});
+    let services = objects.api::<Service>();
+    let merge = Patch::Merge(status);
+    services
+        .patch_status(ASKED, &PatchParams::default(), &merge)
+        .await?;
     objects.create(slice(ASKED, &[to], port)).await?;
     Ok(())
 }

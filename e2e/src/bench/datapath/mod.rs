@@ -33,6 +33,25 @@ pub(super) struct Datapath {
     /// Runs of each size and proxy: in the first the agent comes first, in the second kube-proxy, and so on.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Measure one of the two alone, without ratios.
+    #[arg(long, value_enum)]
+    only: Option<Only>,
+}
+
+/// One of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Only {
+    Onehop,
+    KubeProxy,
+}
+
+impl Only {
+    const fn proxy(self) -> Proxy {
+        match self {
+            Self::Onehop => Proxy::Replace,
+            Self::KubeProxy => Proxy::KubeProxy,
+        }
+    }
 }
 
 /// Sizes of one run.
@@ -75,10 +94,36 @@ pub(super) struct Measured {
     pub(super) churn_health_ms: f64,
     /// Largest resident memory, in MiB.
     pub(super) peak_mib: f64,
-    /// New connections in a second through the ClusterIP, by one client without a pause.
-    pub(super) connects: f64,
-    /// Median time of such a connection, in microseconds.
-    pub(super) connect_us: f64,
+    /// New connections to each address of a Service, by one client without a pause.
+    pub(super) connects: Vec<Connects>,
+}
+
+/// By which of its addresses a Service is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) enum Way {
+    /// Its ClusterIP.
+    ClusterIp,
+    /// The node's address and its node port.
+    NodePort,
+    /// The address of its load balancer.
+    LoadBalancer,
+}
+
+/// New connections by one client without a pause.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Connects {
+    /// To which address.
+    pub(super) way: Way,
+    /// In a second.
+    pub(super) rate: f64,
+    /// Median time of one, in microseconds.
+    pub(super) median_us: f64,
+}
+
+impl Measured {
+    fn connects_by(&self, way: Way) -> Option<&Connects> {
+        self.connects.iter().find(|connects| connects.way == way)
+    }
 }
 
 /// Measures and prints the table.
@@ -97,7 +142,8 @@ pub(super) async fn run(args: &Datapath) -> Result<()> {
             if round % 2 == 0 {
                 order.reverse();
             }
-            for proxy in order {
+            let only = args.only.map(Only::proxy);
+            for proxy in order.into_iter().filter(|p| only.is_none_or(|o| o == *p)) {
                 let name = table::name(proxy);
                 eprintln!("==> {name} with {services} Services, round {round}");
                 let measured = lab::measure(plan, proxy, round);

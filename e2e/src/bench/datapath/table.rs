@@ -1,6 +1,6 @@
 //! The comparison as text.
 
-use super::Measured;
+use super::{Measured, Way};
 use crate::world::Proxy;
 
 /// What each is called.
@@ -14,7 +14,7 @@ pub(super) const fn name(proxy: Proxy) -> &'static str {
 /// A row: its words, its value, and whether more is better.
 type Row = (&'static str, fn(&[&Measured]) -> f64, bool);
 
-const ROWS: [Row; 13] = [
+const ROWS: [Row; 17] = [
     (
         "start without rules until in sync, ms",
         |m| median(m.iter().map(|m| m.start_ms)),
@@ -71,16 +71,42 @@ const ROWS: [Row; 13] = [
         false,
     ),
     (
-        "new connections a second",
-        |m| median(m.iter().map(|m| m.connects)),
+        "new connections a second by ClusterIP",
+        |m| rate(m, Way::ClusterIp),
+        true,
+    ),
+    ("by node port", |m| rate(m, Way::NodePort), true),
+    (
+        "by load balancer address",
+        |m| rate(m, Way::LoadBalancer),
         true,
     ),
     (
-        "time of a connection, p50 us",
-        |m| median(m.iter().map(|m| m.connect_us)),
+        "time of a connection by ClusterIP, p50 us",
+        |m| connect_us(m, Way::ClusterIp),
+        false,
+    ),
+    (
+        "by node port, p50 us",
+        |m| connect_us(m, Way::NodePort),
+        false,
+    ),
+    (
+        "by load balancer address, p50 us",
+        |m| connect_us(m, Way::LoadBalancer),
         false,
     ),
 ];
+
+fn rate(measured: &[&Measured], way: Way) -> f64 {
+    let all = measured.iter().filter_map(|m| m.connects_by(way));
+    median(all.map(|connects| connects.rate))
+}
+
+fn connect_us(measured: &[&Measured], way: Way) -> f64 {
+    let all = measured.iter().filter_map(|m| m.connects_by(way));
+    median(all.map(|connects| connects.median_us))
+}
 
 fn swaps(measured: &[&Measured]) -> Vec<f64> {
     measured.iter().flat_map(|m| m.swap_ms.clone()).collect()
