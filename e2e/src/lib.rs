@@ -9,6 +9,7 @@ pub mod bench;
 pub mod chart;
 pub mod controlplane;
 pub mod demo;
+pub mod nodes;
 pub mod scenario;
 pub mod traffic;
 pub mod world;

@@ -160,6 +160,33 @@ impl Fabric {
         Ok(node)
     }
 
+    /// Makes a node whose pods a real container runtime cables, with any address of [`NodeNet::pod_range`].
+    pub fn add_real_node(&self, name: &str) -> Result<NodeNet> {
+        let node = self.add_node(name)?;
+        node.open_pod_range(&self.management)?;
+        Ok(node)
+    }
+
+    /// Gives a client a link to the management network, as an administrator has who is both inside and outside.
+    pub fn admit(&self, client: &ClientNet) -> Result<()> {
+        let number = client.address.octets()[3];
+        let (port, address) = (format!("m{number}"), host([172, 30, 0], 220 + number % 30));
+        let mut batch = Batch::default();
+        batch
+            .line(format!(
+                "link add {port} type veth peer name mgmt0 netns {}",
+                client.ns.name()
+            ))
+            .line(format!("link set {port} master br0 up"));
+        batch.run(&self.management)?;
+        let mut batch = Batch::default();
+        batch
+            .line(format!("addr add {address}/24 dev mgmt0"))
+            .line("link set mgmt0 up");
+        batch.run(&client.ns)?;
+        Batch::default().sends(&port).run(&self.management)
+    }
+
     /// Makes a client, outside the VPC (203.0.113.0/24) or inside it (10.0.3.0/24).
     pub fn add_client(&self, name: &str, outside: bool) -> Result<ClientNet> {
         let index = count(&self.clients, "clients")?;
@@ -227,7 +254,8 @@ impl Fabric {
     /// that one alive, nameless. Dropping the fabric does the same.
     pub fn end(&self) -> Result<()> {
         self.processes.end();
-        self.tag.remove_namespaces().map(drop)
+        self.tag.remove_namespaces()?;
+        self.tag.remove_cgroups()
     }
 
     fn namespace(&self, role: &str) -> Result<Netns> {

@@ -11,6 +11,7 @@
 //!                                                              mgmt0 172.30.0.1x ── bridge 172.30.0.1
 //! ```
 
+mod cgroups;
 mod client;
 mod counters;
 mod drops;

@@ -26,6 +26,7 @@ use crate::twin::{ROUTER, both, twin};
 use crate::{Result, tables};
 
 mod pods;
+mod range;
 
 pub use pods::PodNet;
 

@@ -192,6 +192,19 @@ impl Router {
         Ok(())
     }
 
+    /// Gives addresses that nobody has had, all of one family, to `port`, with `via` as next hop.
+    pub(crate) fn own_fresh(&self, addresses: &[IpAddr], port: &str, via: IpAddr) -> Result<()> {
+        let mut owners = self.owners();
+        let mut batch = Batch::of(via);
+        for address in addresses {
+            batch.line(format!("route add {address} via {via} dev {port}"));
+        }
+        batch.run(&self.inner.ns)?;
+        self.inner.table.own_fresh(addresses, port)?;
+        owners.extend(addresses.iter().map(|address| (*address, port.to_owned())));
+        Ok(())
+    }
+
     /// Takes `address` off its port.
     pub(crate) fn disown(&self, address: IpAddr) -> Result<()> {
         let mut owners = self.owners();

@@ -21,6 +21,7 @@ const RAW: i32 = -300;
 /// After connection tracking, before everything that asks it.
 const TRACKED: i32 = -190;
 const MANGLE: i32 = -150;
+const SRCNAT: i32 = 100;
 /// After every service proxy's own filters.
 const AFTER_PROXIES: i32 = 300;
 
@@ -105,6 +106,17 @@ impl RouterTable {
         batch.add_elements(&of, OWNED, [owned(port, address)]);
         batch.add_elements(&of, REACHABLE, [host(address)]);
         self.commit("add an owner", batch)
+    }
+
+    /// Makes `port` the owner of addresses that nobody has had.
+    pub(crate) fn own_fresh(&self, addresses: &[IpAddr], port: &str) -> Result<()> {
+        let mut batch = Batch::new();
+        for address in addresses {
+            let of = Self::table_of(*address);
+            batch.add_elements(&of, OWNED, [owned(port, *address)]);
+            batch.add_elements(&of, REACHABLE, [host(*address)]);
+        }
+        self.commit("add owners", batch)
     }
 
     pub(crate) fn disown(&self, address: IpAddr, port: &str) -> Result<()> {
@@ -432,6 +444,22 @@ fn add_cni(batch: &mut Batch, primary: &str, mark: u32, pods: IpNet) {
     let nobody = Rule::new(family).iifname(primary);
     let nobody = nobody.daddr(lb.addr(), lb.prefix_len());
     batch.add_rule(&of, "forward", &dropped(nobody, DropReason::VipNoProxy));
+}
+
+/// What leaves by this interface is sent as the node itself, as it is on networks that know no pods. Table `ip uplink`.
+pub(crate) fn masquerade(node: &Netns, interface: &str) -> Result<()> {
+    let of = Table::new(Family::Ip, "uplink");
+    let mut batch = Batch::new();
+    batch.add_table(&of, 0, None);
+    let chain = Chain::base("postrouting", ChainType::Nat, Hook::Postrouting, SRCNAT);
+    batch.add_chain(&of, &chain);
+    let rule = Rule::new(Family::Ip).oifname(interface);
+    let masquerade = Expr::Masquerade {
+        ports: None,
+        flags: 0,
+    };
+    batch.add_rule(&of, "postrouting", &rule.push(masquerade));
+    commit(node, "make the uplink's table", batch)
 }
 
 pub(crate) fn commit(ns: &Netns, what: &str, batch: Batch) -> Result<()> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::ip::Batch;
-use crate::{Result, io as io_error};
+use crate::{Result, cgroups, io as io_error};
 
 const LOCKS: &str = "/run/onehop-e2e";
 const NAMESPACES: &str = "/run/netns";
@@ -80,6 +80,11 @@ impl WorldTag {
         delete(&names)?;
         Ok(names.len())
     }
+
+    /// Removes the control groups of this world's real nodes, whose processes were killed.
+    pub(crate) fn remove_cgroups(&self) -> Result<()> {
+        cgroups::remove(&cgroups::of(Some(&self.tag))?)
+    }
 }
 
 /// What [`clean`] found and removed.
@@ -87,16 +92,19 @@ impl WorldTag {
 pub struct Leftovers {
     /// Namespaces of dead worlds, removed.
     pub namespaces: Vec<String>,
+    /// Control groups of dead worlds' nodes, removed.
+    pub cgroups: Vec<PathBuf>,
     /// Tags of worlds that are alive; untouched.
     pub alive: Vec<String>,
 }
 
 /// Removes what worlds left behind whose process is dead (`./e2e/run doctor --clean`). With `dry_run` it only looks.
 ///
-/// Processes need no care: each world's live in a PID namespace whose init ended with the world.
+/// Processes and mounts need no care: each world's live in a PID namespace whose init ended with the world, and the
+/// mounts of real nodes in mount namespaces that ended with their processes.
 pub fn clean(dry_run: bool) -> Result<Leftovers> {
     let mut found = Leftovers::default();
-    for tag in known_tags().map_err(io_error("list worlds"))? {
+    for tag in known_tags()? {
         let path = Path::new(LOCKS).join(&tag);
         let lock = match OpenOptions::new().write(true).open(&path) {
             Ok(file) if file.try_lock().is_err() => {
@@ -107,13 +115,16 @@ pub fn clean(dry_run: bool) -> Result<Leftovers> {
             Err(_) => None,
         };
         let names = namespaces_of(&tag).map_err(io_error(format!("list {NAMESPACES}")))?;
+        let groups = cgroups::of(Some(&tag))?;
         if !dry_run {
             delete(&names)?;
+            cgroups::remove(&groups)?;
             if lock.is_some() {
                 let _ = fs::remove_file(&path);
             }
         }
         found.namespaces.extend(names);
+        found.cgroups.extend(groups);
     }
     Ok(found)
 }
@@ -133,10 +144,13 @@ fn delete(names: &[String]) -> Result<()> {
     if still_there { Err(error) } else { Ok(()) }
 }
 
-/// Tags seen in lock files and in names of namespaces.
-fn known_tags() -> io::Result<Vec<String>> {
-    let mut tags: Vec<String> = entries(LOCKS)?;
-    tags.extend(entries(NAMESPACES)?.iter().filter_map(|name| tag_of(name)));
+/// Tags seen in lock files and in names of namespaces and control groups.
+fn known_tags() -> Result<Vec<String>> {
+    let list = |folder: &str| entries(folder).map_err(io_error(format!("list {folder}")));
+    let mut tags: Vec<String> = list(LOCKS)?;
+    tags.extend(list(NAMESPACES)?.iter().filter_map(|name| tag_of(name)));
+    let groups = cgroups::of(None)?;
+    tags.extend(groups.iter().filter_map(|path| cgroups::tag_of_group(path)));
     tags.retain(|tag| tag.starts_with(PREFIX));
     tags.sort();
     tags.dedup();
@@ -144,7 +158,7 @@ fn known_tags() -> io::Result<Vec<String>> {
 }
 
 /// `ohw1a2b-0c0ffee0` of `ohw1a2b-0c0ffee0-node-a`.
-fn tag_of(namespace: &str) -> Option<String> {
+pub(crate) fn tag_of(namespace: &str) -> Option<String> {
     let mut parts = namespace.splitn(3, '-');
     let (process, word, _role) = (parts.next()?, parts.next()?, parts.next()?);
     process

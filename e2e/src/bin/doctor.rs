@@ -10,7 +10,7 @@ use std::path::Path;
 #[derive(Debug, Parser)]
 #[command(name = "./e2e/run doctor")]
 struct Args {
-    /// Remove namespaces and processes of worlds whose run was killed. Those of running worlds stay.
+    /// Remove namespaces, control groups and processes of worlds whose run was killed. Those of running worlds stay.
     #[arg(long)]
     clean: bool,
 }
@@ -42,10 +42,17 @@ fn report(left: &Leftovers, cleaned: bool) {
     if !left.alive.is_empty() {
         println!("     running worlds, left alone: {}", left.alive.join(", "));
     }
-    match (left.namespaces.len(), cleaned) {
-        (0, _) => println!("     nothing is left of killed runs"),
-        (n, true) => println!("     removed {n} namespaces of killed runs"),
-        (n, false) => println!("     {n} namespaces of killed runs; --clean removes them"),
+    let what = format!(
+        "{} namespaces and {} control groups of killed runs",
+        left.namespaces.len(),
+        left.cgroups.len()
+    );
+    if left.namespaces.is_empty() && left.cgroups.is_empty() {
+        println!("     nothing is left of killed runs");
+    } else if cleaned {
+        println!("     removed {what}");
+    } else {
+        println!("     {what}; --clean removes them");
     }
 }
 
@@ -141,10 +148,14 @@ fn judge(name: &'static str) -> Check {
 }
 
 /// What the modules of the real control plane ask for.
-const MODULES: [&str; 3] = [
+const MODULES: [&str; 7] = [
     include_str!("../../controlplane/etcd/go.mod"),
     include_str!("../../controlplane/kubernetes/go.mod"),
     include_str!("../../controlplane/helm/go.mod"),
+    include_str!("../../controlplane/containerd/go.mod"),
+    include_str!("../../controlplane/cni/go.mod"),
+    include_str!("../../controlplane/runc/go.mod"),
+    include_str!("../../controlplane/coredns/go.mod"),
 ];
 
 /// The Go that builds the real control plane and Helm: `./e2e/run test`, and `demo --control-plane real`.

@@ -35,15 +35,26 @@ pub enum Account {
     },
     /// The user that every cluster's own roles give the rights of a kube-proxy.
     KubeProxy,
+    /// The user as which a node's kubelet is known to the authorizer of nodes.
+    Kubelet {
+        /// Name of the node.
+        node: String,
+    },
 }
 
 impl Account {
+    /// The group of a user that is no `ServiceAccount`.
+    pub(super) fn group(&self) -> Option<&'static str> {
+        matches!(self, Self::Kubelet { .. }).then_some("system:nodes")
+    }
+
     /// Name of the `ServiceAccount`, or of the user where it is none.
     pub fn name(&self) -> String {
         match self {
             Self::Controller { .. } => "onehop-controller".to_owned(),
             Self::NodeAgent { .. } => "onehop-node-agent".to_owned(),
             Self::KubeProxy => "system:kube-proxy".to_owned(),
+            Self::Kubelet { node } => format!("system:node:{node}"),
         }
     }
 
@@ -52,6 +63,7 @@ impl Account {
             Self::Controller { replica } => format!("kubeconfig-{replica}"),
             Self::NodeAgent { node } => format!("kubeconfig-node-agent-{node}"),
             Self::KubeProxy => "kubeconfig-kube-proxy".to_owned(),
+            Self::Kubelet { node } => format!("kubeconfig-kubelet-{node}"),
         }
     }
 }

@@ -63,7 +63,7 @@ impl Embedded {
             Account::NodeAgent { .. } => {
                 Identity::service_account(SYSTEM_NAMESPACE, &account.name())
             }
-            Account::KubeProxy => Identity::user_named(account.name()),
+            Account::KubeProxy | Account::Kubelet { .. } => Identity::user_named(account.name()),
         };
         self.text(API, &identity)
     }

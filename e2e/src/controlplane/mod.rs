@@ -195,6 +195,14 @@ impl ControlPlane {
         Ok((open, self.write("kubeconfig-admin", &text)?))
     }
 
+    /// An administrator's kubeconfig for programs on the management network; an error where there is no access control.
+    pub(crate) fn kubeconfig_inside(&self) -> Result<PathBuf> {
+        match &self.servers {
+            Servers::Embedded(_) => anyhow::bail!("the embedded API server has no administrators"),
+            Servers::Real(real) => real.inside(),
+        }
+    }
+
     /// What writes every object, for reports.
     pub(crate) fn dump(&self) -> Result<Dump> {
         match &self.servers {

@@ -108,8 +108,8 @@ impl Real {
 
     /// A kubeconfig for programs on the management network.
     pub(super) async fn kubeconfig(&self, client: &Client, account: &Account) -> Result<String> {
-        if *account == Account::KubeProxy {
-            let issued = self.authority.client(&account.name(), None)?;
+        if matches!(account, Account::KubeProxy | Account::Kubelet { .. }) {
+            let issued = self.authority.client(&account.name(), account.group())?;
             return Ok(self.text(API, &Credentials::Certificate(&issued)));
         }
         let token = token(client, account).await?;
@@ -135,12 +135,17 @@ impl Real {
     }
 
     pub(super) fn dump(&self) -> Result<Dump> {
-        let text = self.text(API, &Credentials::Certificate(&self.admin));
         Ok(Dump::Kubectl {
             netns: self.netns.clone(),
             program: self.programs.path("kubectl")?,
-            kubeconfig: self.write("kubeconfig-inside", &text)?,
+            kubeconfig: self.inside()?,
         })
+    }
+
+    /// An administrator's kubeconfig for programs on the management network.
+    pub(super) fn inside(&self) -> Result<PathBuf> {
+        let text = self.text(API, &Credentials::Certificate(&self.admin));
+        self.write("kubeconfig-inside", &text)
     }
 
     pub(super) fn audit(&self) -> Result<Audit> {
@@ -192,11 +197,14 @@ impl Real {
         // The Service `kubernetes` has the first address.
         names.extend(Fabric::SERVICE_CIDR.hosts().next().map(|a| a.to_string()));
         let server = self.authority.server(&names)?;
+        let to_kubelets = self.authority.client("kube-apiserver", Some(MASTERS))?;
         let signing = SigningKey::new()?;
         for (file, text) in [
             ("ca.crt", self.authority.pem()),
             ("apiserver.crt", &server.certificate_pem()),
             ("apiserver.key", &server.key_pem()),
+            ("kubelet-client.crt", &to_kubelets.certificate_pem()),
+            ("kubelet-client.key", &to_kubelets.key_pem()),
             ("sa.key", &signing.private_pem),
             ("sa.pub", &signing.public_pem),
             ("audit.yaml", POLICY),
@@ -241,7 +249,14 @@ impl Real {
             ("service-account-issuer", "https://kubernetes.default.svc"),
             ("service-account-key-file", &self.file("sa.pub")),
             ("service-account-signing-key-file", &self.file("sa.key")),
-            ("authorization-mode", "RBAC"),
+            ("authorization-mode", "Node,RBAC"),
+            // For logs and exec, where kubelets are real.
+            (
+                "kubelet-client-certificate",
+                &self.file("kubelet-client.crt"),
+            ),
+            ("kubelet-client-key", &self.file("kubelet-client.key")),
+            ("kubelet-preferred-address-types", "InternalIP"),
             (
                 "service-cluster-ip-range",
                 &format!("{},{}", Fabric::SERVICE_CIDR, Fabric::SERVICE_CIDR6),
@@ -304,7 +319,7 @@ async fn token(client: &Client, account: &Account) -> Result<String> {
             name: Some(node.clone()),
             uid: None,
         }),
-        Account::Controller { .. } | Account::KubeProxy => None,
+        Account::Controller { .. } | Account::KubeProxy | Account::Kubelet { .. } => None,
     };
     let request = TokenRequest {
         spec: TokenRequestSpec {

@@ -23,8 +23,7 @@ pub(super) fn step(what: &str) {
 pub(super) fn topology(world: &World) {
     let (client, lb) = (world.client.address(), world.lb_node().address());
     println!("    client {client} -- router -- load balancer node {lb}");
-    for kubelet in &world.kubelets {
-        let node = kubelet.node();
+    for node in &world.nodes {
         let (name, address, second) = (node.name(), node.address(), node.secondary_address());
         println!(
             "                           router -- node {name} {address} (pods {} behind {second})",
@@ -107,10 +106,7 @@ pub(super) fn things_to_try(world: &World, kubeconfig: &Path, address: SocketAdd
         address.ip(),
         address.port()
     );
-    let node = world
-        .kubelets
-        .first()
-        .map_or("", |k| k.node().netns().name());
+    let node = world.nodes.first().map_or("", |node| node.netns().name());
     println!("    ip netns exec {node} nft list ruleset");
 }
 

@@ -6,7 +6,6 @@ use crate::{
     world::World,
 };
 use e2e_cloud::{datapath::Chosen, engine::Protocol};
-use e2e_kubelet::Kubelet;
 use onehop_core::time::Time;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
@@ -78,9 +77,8 @@ pub fn explain(world: &World, attempt: &Attempt, load_began: Time) -> Option<Fai
 /// The pod that a flow reached: the target itself in pod mode; in node mode what the node chose.
 fn pod_behind(world: &World, protocol: Protocol, chosen: Chosen) -> Option<String> {
     let node = world
-        .kubelets
+        .nodes
         .iter()
-        .map(Kubelet::node)
         .find(|node| chosen.target.ip() == node.address());
     let (endpoint, at) = match node {
         None => (chosen.target, chosen.at),

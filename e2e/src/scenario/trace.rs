@@ -40,8 +40,7 @@ pub async fn trace(world: &World, address: SocketAddr) -> Result<(Vec<Hop>, Vec<
         )],
     )?;
     let mut nodes = Vec::new();
-    for kubelet in &world.kubelets {
-        let node = kubelet.node();
+    for node in &world.nodes {
         let hops = [
             ("eth0", Hook::In("eth0".into()), tcp.clone()),
             ("eth1", Hook::In("eth1".into()), tcp.clone()),

@@ -52,7 +52,7 @@ impl World {
             drops.is_empty(),
             "the fabric's source check dropped: {drops:#?}"
         );
-        let nodes = self.kubelets.iter().map(e2e_kubelet::Kubelet::node);
+        let nodes = self.nodes.iter();
         let nobody: Vec<_> = nodes.flat_map(e2e_fabric::NodeNet::drops).collect();
         ensure!(
             nobody.is_empty(),

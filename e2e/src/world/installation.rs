@@ -2,7 +2,7 @@
 //! chart stays their only source. A world on the real control plane asks Helm; one on the embedded server needs no Helm
 //! and takes arguments from `installation.json`, which the chart's tests compare with what Helm renders.
 
-use super::{Cluster, Proxy, start::CLOUD};
+use super::{Cluster, Nodes, Proxy, start::CLOUD};
 use crate::{
     chart::{Chart, Rendered},
     controlplane::{API, BackEnd, INSTALL_ID},
@@ -22,6 +22,8 @@ pub(crate) struct Installation {
     pub(crate) rights: Vec<Value>,
     /// How our programs are started.
     pub(crate) commands: Commands,
+    /// The agent's `DaemonSet`, where nodes are real.
+    pub(crate) agent: Option<Value>,
 }
 
 /// Arguments of our programs as the chart renders them.
@@ -67,12 +69,21 @@ impl Installation {
             BackEnd::Embedded => Self {
                 rights: Vec::new(),
                 commands: Commands::golden(mode)?,
+                agent: None,
             },
             BackEnd::Real => {
-                let rendered = Chart::of_this_build()?.render(&values(mode))?;
+                let mut values = values(mode);
+                let real_nodes = cluster.nodes == Nodes::Real;
+                if real_nodes {
+                    // What upstream's tests make has no class.
+                    values["claimClassless"] = json!(true);
+                }
+                let rendered = Chart::of_this_build()?.render(&values)?;
+                let agent = rendered.object("DaemonSet", "onehop-node-agent")?;
                 Self {
                     rights: rendered.rights().into_iter().cloned().collect(),
                     commands: Commands::of(&rendered)?,
+                    agent: real_nodes.then(|| agent.clone()),
                 }
             }
         };

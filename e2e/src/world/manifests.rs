@@ -61,7 +61,8 @@ fn pod_spec(on_term: OnTerm) -> Value {
     json!({
         "terminationGracePeriodSeconds": on_term.grace_seconds(),
         "containers": [{
-            "name": "server", "image": "pod-server",
+            "name": "server", "image": "pod-server", "imagePullPolicy": "Never",
+            "env": identity(),
             "args": ["--tcp", POD_PORT.to_string(), "--udp", POD_PORT.to_string(), "--on-term", on_term.argument()],
             "ports": [
                 {"name": "tcp", "containerPort": POD_PORT, "protocol": "TCP"},
@@ -70,6 +71,18 @@ fn pod_spec(on_term: OnTerm) -> Value {
             "readinessProbe": {"tcpSocket": {"port": POD_PORT}, "periodSeconds": 1},
         }],
     })
+}
+
+/// By what the server says who it is.
+fn identity() -> Value {
+    let fields = [
+        ("POD_NAME", "metadata.name"),
+        ("POD_UID", "metadata.uid"),
+        ("NODE_NAME", "spec.nodeName"),
+    ];
+    let fields = fields
+        .map(|(name, path)| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}));
+    json!(fields)
 }
 
 /// A Service of our local class, proxied by our agent, with TCP 80 and UDP 80 to the pods' port.

@@ -5,6 +5,7 @@ mod assertions;
 mod aws;
 mod azure;
 mod cloud_view;
+mod config;
 mod controller;
 mod family;
 mod first;
@@ -19,6 +20,7 @@ mod node_view;
 mod objects;
 mod programs;
 mod queries;
+mod real_nodes;
 mod report;
 mod rest;
 mod sockets;
@@ -26,6 +28,7 @@ mod start;
 mod wait;
 mod witness;
 
+pub use config::{CloudKind, Cluster, Nodes, Proxy, Replicas, WorldConfig};
 pub use controller::Controller;
 pub use family::Family;
 pub use first::first_answer;
@@ -45,14 +48,14 @@ use crate::{
     traffic::SocketSource,
 };
 use anyhow::{Context, Result};
-use clap::ValueEnum;
-use e2e_cloud::{Cloud, engine::Profile, scale::Speeds};
-use e2e_fabric::{ClientNet, Drop, Fabric, FabricConfig, Netns, WorldTag};
+use e2e_cloud::Cloud;
+use e2e_fabric::{ClientNet, Drop, Fabric, FabricConfig, Netns, NodeNet, WorldTag};
 use e2e_kubelet::Kubelet;
 use folder::{Folder, LastWords};
 use installation::Installation;
 use kube::Client;
 use onehop_runtime::clock::Clock;
+use real_nodes::RealNodes;
 use start::{ControllerStart, LocalCloud, NodesStart};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -61,162 +64,6 @@ use std::{
     time::Duration,
 };
 use witness::Witness;
-
-/// Who is the Service proxy of every node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Proxy {
-    /// Our agent as it runs beside a kube-proxy (crd.md section 8): for Services with our label only.
-    #[default]
-    Beside,
-    /// Our agent as the node's only proxy.
-    Replace,
-    /// A real kube-proxy (nftables mode), and no agent.
-    KubeProxy,
-}
-
-impl Proxy {
-    /// The port on which every node answers for the health of this proxy (crd.md section 8).
-    pub const fn health_port(self) -> u16 {
-        match self {
-            Self::Beside | Self::Replace => 10356,
-            Self::KubeProxy => 10256,
-        }
-    }
-
-    /// The chart's value for how agents run; it also tells the controller who answers for a node.
-    const fn mode(self) -> &'static str {
-        match self {
-            Self::Beside | Self::KubeProxy => "beside",
-            Self::Replace => "replace",
-        }
-    }
-}
-
-/// What a scenario runs on. Each is written once, for all of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cluster {
-    /// Whose control plane.
-    pub back_end: BackEnd,
-    /// Whose Service proxy.
-    pub proxy: Proxy,
-    /// Whether Services keep our label.
-    pub label: ProxyLabel,
-    /// Of which family Services are that do not say it themselves.
-    pub family: Family,
-}
-
-impl Cluster {
-    /// With this control plane; agents beside a kube-proxy.
-    pub const fn on(back_end: BackEnd) -> Self {
-        Self {
-            back_end,
-            proxy: Proxy::Beside,
-            label: ProxyLabel::AsWritten,
-            family: Family::V4,
-        }
-    }
-
-    /// With this proxy for every Service, so that two proxies are asked for the same.
-    pub const fn proxied_by(proxy: Proxy) -> Self {
-        Self {
-            back_end: BackEnd::Embedded,
-            proxy,
-            label: ProxyLabel::Removed,
-            family: Family::V4,
-        }
-    }
-
-    /// The same in another family.
-    #[must_use]
-    pub const fn in_family(self, family: Family) -> Self {
-        Self { family, ..self }
-    }
-
-    /// The same with another proxy.
-    #[must_use]
-    pub const fn with_proxy(self, proxy: Proxy) -> Self {
-        Self { proxy, ..self }
-    }
-}
-
-/// Whose APIs the fake cloud speaks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum CloudKind {
-    /// Its own.
-    #[default]
-    Local,
-    /// Those of AWS, and it behaves as Network Load Balancers do.
-    Aws,
-    /// Those of Azure, and it behaves as Standard Load Balancers do.
-    Azure,
-}
-
-/// How many controllers there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replicas {
-    /// One, without an election.
-    One,
-    /// Two, of which one leads.
-    Two,
-}
-
-/// What a world may choose.
-#[derive(Clone, Debug)]
-pub struct WorldConfig {
-    /// Names of the nodes.
-    pub nodes: Vec<&'static str>,
-    /// Zones, each with a load balancer node. The nodes are spread over them, round and round.
-    pub zones: Vec<&'static str>,
-    /// Whose APIs the cloud speaks.
-    pub cloud: CloudKind,
-    /// Seed of every random choice.
-    pub seed: u64,
-    /// How the cloud behaves; as its kind does if none is given.
-    pub profile: Option<Profile>,
-    /// How long an ended pod's address stays with its node, in time of the cloud (FC-75).
-    pub cooldown: Duration,
-    /// How many times faster than the wall timers of the cloud, of pods and of the product run: all or none (FC-04).
-    /// Clients, probes of kubelets and everything that the machine itself does keep the wall's time.
-    pub speeds: Speeds,
-    /// Control plane and Service proxy.
-    pub cluster: Cluster,
-    /// Flags of the agents beside those that every world gives.
-    pub agent_flags: Vec<&'static str>,
-    /// Nodes on which no Service proxy ever runs (FC-79a).
-    pub without_proxy: Vec<&'static str>,
-    /// A real kube-proxy lives on every node beside its agent.
-    pub kube_proxy_too: bool,
-    /// Load balancers ask agents for the health of pods, as the chart has it; else the pods themselves.
-    pub pod_health: bool,
-    /// How many controllers there are.
-    pub replicas: Replicas,
-    /// Leave a folder with logs when the world does not end well.
-    pub keep_logs: bool,
-    /// Told of each step of the start, in a few words.
-    pub progress: fn(&str),
-}
-
-impl Default for WorldConfig {
-    fn default() -> Self {
-        Self {
-            nodes: vec!["a", "b"],
-            zones: vec!["zone-a"],
-            cloud: CloudKind::Local,
-            seed: 1,
-            profile: None,
-            cooldown: Duration::ZERO,
-            speeds: Speeds::all(1),
-            cluster: Cluster::default(),
-            agent_flags: Vec::new(),
-            without_proxy: Vec::new(),
-            kube_proxy_too: false,
-            pod_health: true,
-            replicas: Replicas::One,
-            keep_logs: true,
-            progress: |_| {},
-        }
-    }
-}
 
 /// A running world.
 pub struct World {
@@ -230,7 +77,9 @@ pub struct World {
     pub objects: Objects,
     /// The fake cloud.
     pub cloud: Cloud,
-    /// The kubelet stand-ins, in the order of the nodes.
+    /// The networks of the nodes, in their order.
+    pub nodes: Vec<NodeNet>,
+    /// The kubelet stand-ins, in the order of the nodes; none where kubelets are real.
     pub kubelets: Vec<Kubelet>,
     /// The client outside.
     pub client: ClientNet,
@@ -247,6 +96,7 @@ pub struct World {
     // Names of the pods of Service proxies.
     proxies: Vec<String>,
     witness: Witness,
+    real_nodes: Option<RealNodes>,
     plane: ControlPlane,
     local: LocalCloud,
     last_words: LastWords,
@@ -267,14 +117,12 @@ impl World {
         };
         let fabric = Fabric::new(tag, network)?;
         (config.progress)("network: router and management network");
-        let (cluster, pod_health) = (config.cluster, config.pod_health);
+        let cluster = config.cluster;
         let plane =
             ControlPlane::start(cluster.back_end, &fabric, clock, config.seed, folder.path())
                 .await?;
-        let installation =
-            tokio::task::spawn_blocking(move || Installation::of(cluster, pod_health));
-        let Installation { rights, commands } = installation.await??;
-        plane.grant(&rights).await?;
+        let installation = installed(&plane, cluster, config.pod_health).await?;
+        let commands = &installation.commands;
         let objects = plane.objects.clone().of(cluster);
         objects
             .create(address_pool("pool", &cluster.family.pool()))
@@ -287,16 +135,20 @@ impl World {
         }
         (config.progress)("local cloud with its load balancer nodes");
         let journal = Arc::new(Journal::default());
-        let kubelets = start::nodes(&NodesStart {
+        let nodes_start = NodesStart {
             fabric: &fabric,
             plane: &plane,
             config: &config,
-            commands: &commands,
+            commands,
             folder: &folder,
             journal: &journal,
             clock,
-        })
-        .await?;
+        };
+        let Started {
+            nodes,
+            kubelets,
+            real_nodes,
+        } = Started::all(&nodes_start, &installation).await?;
         if let Some(aws) = &local.aws {
             aws::machines(aws, &kubelets, &config.zones);
         }
@@ -305,7 +157,7 @@ impl World {
             fabric: &fabric,
             plane: &plane,
             folder: &folder,
-            commands: &commands,
+            commands,
             clock,
             cloud: config.cloud,
             speed: config.speeds.product,
@@ -323,9 +175,9 @@ impl World {
             cloud: local.cloud.clone(),
             journal: Arc::clone(&journal),
             objects: plane.dump()?,
-            namespaces: namespaces(&fabric, &local, &kubelets, &client),
+            namespaces: namespaces(&fabric, &local, &nodes, &client),
             router: fabric.router().clone(),
-            topology: topology(&local, &kubelets, &client),
+            topology: topology(&local, &nodes, &client),
             pods: kubelets.iter().map(Kubelet::places).collect(),
         };
         let world = Self {
@@ -334,6 +186,7 @@ impl World {
             objects,
             cluster,
             cloud: local.cloud.clone(),
+            nodes,
             kubelets,
             sockets: sockets_of(client.netns(), client.address()),
             client,
@@ -343,6 +196,7 @@ impl World {
             zones: start::places(&config),
             proxies: node_proxy::names(&config),
             witness,
+            real_nodes,
             plane,
             local,
             last_words: LastWords { folder, sources },
@@ -416,7 +270,13 @@ impl World {
         self.plane.come_back(&self.fabric)
     }
 
-    /// The kubelet of a node.
+    /// The network of a node.
+    pub fn node(&self, node: &str) -> Result<&NodeNet> {
+        let found = self.nodes.iter().find(|n| n.name() == node);
+        found.with_context(|| format!("no node {node}"))
+    }
+
+    /// The kubelet stand-in of a node.
     pub fn kubelet(&self, node: &str) -> Result<&Kubelet> {
         let found = self.kubelets.iter().find(|k| k.node().name() == node);
         found.with_context(|| format!("no node {node}"))
@@ -428,10 +288,33 @@ impl World {
         self.end_with_drops(|_| false).await
     }
 
+    /// Ends it as it is, whatever is in it: for those who are not scenarios. An error says that a program of control plane
+    /// or nodes ended before.
+    pub async fn end_early(self) -> Result<()> {
+        self.remove().await
+    }
+
+    /// Keeps no report of its end.
+    pub fn forget_logs(&mut self) {
+        self.last_words.folder.done();
+    }
+
+    /// An administrator's kubeconfig for programs on the management network of a real control plane.
+    pub fn kubeconfig_inside(&self) -> Result<PathBuf> {
+        self.plane.kubeconfig_inside()
+    }
+
     /// As [`World::end`], for a scenario in which the fabric's source check drops packets by design.
     pub async fn end_with_drops(self, expected: impl Fn(&Drop) -> bool) -> Result<()> {
         self.check(expected).await?;
+        self.remove().await
+    }
+
+    async fn remove(self) -> Result<()> {
         self.plane.check()?;
+        if let Some(real_nodes) = &self.real_nodes {
+            real_nodes.check()?;
+        }
         let Self {
             local,
             fabric,
@@ -452,6 +335,44 @@ impl World {
     }
 }
 
+/// Gives our programs the rights that the chart renders, and tells how it starts them.
+async fn installed(plane: &ControlPlane, of: Cluster, pod_health: bool) -> Result<Installation> {
+    let installation = tokio::task::spawn_blocking(move || Installation::of(of, pod_health));
+    let installation = installation.await??;
+    plane.grant(&installation.rights).await?;
+    Ok(installation)
+}
+
+/// The nodes of a world that starts.
+struct Started {
+    nodes: Vec<NodeNet>,
+    kubelets: Vec<Kubelet>,
+    real_nodes: Option<RealNodes>,
+}
+
+impl Started {
+    async fn all(start: &NodesStart<'_>, installation: &Installation) -> Result<Self> {
+        match start.config.cluster.nodes {
+            Nodes::StandIn => {
+                let kubelets = start::nodes(start).await?;
+                Ok(Self {
+                    nodes: kubelets.iter().map(|k| k.node().clone()).collect(),
+                    kubelets,
+                    real_nodes: None,
+                })
+            }
+            Nodes::Real => {
+                let real = RealNodes::start(start, installation).await?;
+                Ok(Self {
+                    nodes: real.networks(),
+                    kubelets: Vec::new(),
+                    real_nodes: Some(real),
+                })
+            }
+        }
+    }
+}
+
 /// What a control plane consists of, for people who watch a world start.
 const fn words_of(back_end: BackEnd) -> &'static str {
     match back_end {
@@ -466,22 +387,21 @@ const fn words_of(back_end: BackEnd) -> &'static str {
 fn namespaces(
     fabric: &Fabric,
     local: &LocalCloud,
-    kubelets: &[Kubelet],
+    nodes: &[NodeNet],
     client: &ClientNet,
 ) -> Vec<Netns> {
     let fixed = [fabric.router().netns(), fabric.management(), client.netns()];
     let lbs = local.lbs.iter().map(LbNode::netns);
-    let nodes = kubelets.iter().map(|k| k.node().netns());
+    let nodes = nodes.iter().map(NodeNet::netns);
     fixed.into_iter().chain(lbs).chain(nodes).cloned().collect()
 }
 
 /// What stands where, a line each.
-fn topology(local: &LocalCloud, kubelets: &[Kubelet], client: &ClientNet) -> String {
+fn topology(local: &LocalCloud, nodes: &[NodeNet], client: &ClientNet) -> String {
     let client = format!("client {}\n", client.address());
     let lbs = local.lbs.iter();
     let lbs = lbs.map(|lb| format!("load balancer node of {}: {}\n", lb.zone(), lb.address()));
-    let nodes = kubelets.iter().map(|kubelet| {
-        let node = kubelet.node();
+    let nodes = nodes.iter().map(|node| {
         format!(
             "node {}: {} at {}, {} at {}, pods {}\n",
             node.name(),

@@ -107,7 +107,26 @@ fn cluster_cidrs() -> String {
     format!("{},{}", Fabric::CLUSTER_CIDR, Fabric::CLUSTER_CIDR6)
 }
 
-fn kube_proxy(node: &str, kubeconfig: &Path) -> Value {
+/// What runs as a proxy of a real node beside kubelet and containerd: a kube-proxy is a program of the machine, the agent
+/// a pod.
+pub(super) async fn of_machine(start: &NodesStart<'_>, node: &str) -> Result<Vec<Vec<String>>> {
+    if start.config.cluster.proxy != Proxy::KubeProxy {
+        return Ok(Vec::new());
+    }
+    let program = Programs::of_the_control_plane()?.path("kube-proxy")?;
+    let kubeconfig = start.plane.kubeconfig(&Account::KubeProxy).await?;
+    let mut command = vec![program.to_string_lossy().into_owned()];
+    // Of its defaults only what is the whole machine's is not to be set.
+    let settings = |flag: &String| !flag.starts_with("--conntrack-tcp");
+    command.extend(
+        kube_proxy_flags(node, &kubeconfig)
+            .into_iter()
+            .filter(settings),
+    );
+    Ok(vec![command])
+}
+
+fn kube_proxy_flags(node: &str, kubeconfig: &Path) -> Vec<String> {
     let flags = [
         ("proxy-mode", "nftables".to_owned()),
         ("hostname-override", node.to_owned()),
@@ -120,7 +139,13 @@ fn kube_proxy(node: &str, kubeconfig: &Path) -> Value {
         ("conntrack-tcp-timeout-established", "0s".to_owned()),
         ("conntrack-tcp-timeout-close-wait", "0s".to_owned()),
     ];
-    let args = flags.map(|(flag, value)| format!("--{flag}={value}"));
+    flags
+        .map(|(flag, value)| format!("--{flag}={value}"))
+        .to_vec()
+}
+
+fn kube_proxy(node: &str, kubeconfig: &Path) -> Value {
+    let args = kube_proxy_flags(node, kubeconfig);
     json!({
         "name": "kube-proxy", "image": "kube-proxy", "args": args,
         "readinessProbe": {

@@ -26,7 +26,7 @@ pub struct HttpAnswer {
 impl World {
     /// What a program prints when it runs in a node's namespace.
     pub fn on_node(&self, node: &str, program: &str, args: &[&str]) -> Result<String> {
-        run_in(self.kubelet(node)?.node().netns(), program, args)
+        run_in(self.node(node)?.netns(), program, args)
     }
 
     /// The node's whole ruleset, by the oldest `nft` that users have.
@@ -41,7 +41,7 @@ impl World {
 
     /// Asks an HTTP port from a node, loopback included.
     pub fn http_get_on_node(&self, node: &str, to: SocketAddr, path: &str) -> Result<HttpAnswer> {
-        http_get(self.kubelet(node)?.node().netns(), to, path)
+        http_get(self.node(node)?.netns(), to, path)
     }
 
     /// Ports of a range on an address that accept a connection from the client outside.

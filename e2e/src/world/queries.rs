@@ -21,6 +21,9 @@ const WITHIN: Duration = Duration::from_secs(30);
 impl World {
     /// Waits until every node's Service proxy says that it is in sync.
     pub async fn proxies_ready(&self) -> Result<()> {
+        if let Some(real) = &self.real_nodes {
+            return real.proxies_ready(self).await;
+        }
         for pod in &self.proxies {
             self.objects.pod_ready("kube-system", pod, WITHIN).await?;
         }
@@ -29,8 +32,8 @@ impl World {
 
     /// Waits until every node has rules for an address, as it has some time after the address was published.
     pub async fn captured(&self, address: IpAddr) -> Result<()> {
-        for kubelet in &self.kubelets {
-            let node = kubelet.node().name();
+        for node in &self.nodes {
+            let node = node.name();
             let what = format!("node {node} has rules for {address}");
             eventually(&self.clock, &what, WITHIN, async || {
                 let rules = self.ruleset(node).map_err(|e| e.to_string())?;
@@ -85,8 +88,8 @@ impl World {
         // name, namespace/name.
         let service = ["/", ":", "\""].map(|end| format!("default/{name}{end}"));
         let address = format!("{address} .");
-        for kubelet in &self.kubelets {
-            let node = kubelet.node().name();
+        for node in &self.nodes {
+            let node = node.name();
             let what = format!("node {node} has rules for {address} of {name}");
             eventually(&self.clock, &what, WITHIN, async || {
                 let rules = self.ruleset(node).map_err(|e| e.to_string())?;
