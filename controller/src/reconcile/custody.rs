@@ -1,8 +1,6 @@
 //! Services that another program has, or is to have again: what is written about them is what the provider's custody says
 //! and nothing else (AWS-129, AWS-130).
 
-use std::time::Duration;
-
 use onehop_core::crd::{RELEASE_ANNOTATION, SERVICE_FINALIZER, TakeOver, TakeOverStage};
 use onehop_core::id::ServiceKey;
 use onehop_core::service::ServiceSpec;
@@ -15,9 +13,6 @@ use super::{Reconciler, lock};
 use crate::plan::custody::{Act, Custody, Handover, Release};
 use crate::plan::{HostName, Intent, Notice, Plan, Provider};
 use crate::writes::WriteError;
-
-/// Between two looks at what another program has yet to do.
-const AWAIT: Duration = Duration::from_secs(30);
 
 /// The calls to make instead of the usual plan, and when to come back.
 type Theirs<P> = (Plan<<P as Provider>::Step>, Option<Time>);
@@ -78,7 +73,6 @@ impl<P: Provider> Reconciler<P> {
         handover: Handover<P::Step>,
     ) -> Result<Theirs<P>, WriteError> {
         let nothing = Plan::default();
-        let soon = self.clock.now() + AWAIT;
         match handover.act {
             Act::Look => Ok((nothing, handover.again)),
             Act::Cloud(plan) => Ok((plan, handover.again)),
@@ -87,7 +81,7 @@ impl<P: Provider> Reconciler<P> {
                 Ok(if bound {
                     (plan, None)
                 } else {
-                    (nothing, Some(soon))
+                    (nothing, handover.again)
                 })
             }
             Act::Take => {

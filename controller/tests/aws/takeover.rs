@@ -53,154 +53,168 @@ async fn taken(world: &World, name: &str) -> Service {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn aws120_k04_k05_what_the_peer_has_is_looked_at_first_and_nothing_is_written() {
-    for targets in [Targets::Instances, Targets::Pods] {
-        let world = World::start().await;
-        let peer = Peer::serves(&world, "web", targets).await;
-        let (before, service) = (peer.picture(&world.aws), world.get("web").await);
-        let controller = world.controller(Flags::default()).await;
-        let report = at_stage(&world, "web", TakeOverStage::Observing).await;
-        assert_eq!(
-            report.differences, [""; 0],
-            "AWS-120: by the peer's own recipes"
-        );
-        assert_eq!(report.blocked, [""; 0]);
-        world.quiet(QUIET).await;
-        assert_eq!(world.aws.writes(), [""; 0], "AWS-120: no write to AWS");
-        assert_eq!(peer.picture(&world.aws), before, "K-05");
-        let now = world.get("web").await;
-        assert_eq!(
-            now.resource_version(),
-            service.resource_version(),
-            "AWS-120: no write to the Service"
-        );
-        // AWS-129: told in the order in which it would be done.
-        let order = [
-            "create-security-group",
-            "authorize sg-0000nodes",
-            "set-security-groups",
-            "add-tags",
-            "create-tags",
-            "and its listeners",
-            "wait",
-            "TargetGroupBindings",
-            "finalizer",
-            "off",
-        ];
-        let mut steps = report.steps.iter();
-        for part in order {
-            assert!(
-                steps.any(|step| step.contains(part)),
-                "AWS-129: {part} in its place: {:#?}",
-                report.steps
-            );
-        }
-        controller.kill().await;
-        // K-04: a claim that goes without anything taken over leaves nothing behind, and takes nothing.
-        let own = Flags {
-            classes: vec![OWN_CLASS],
-            ..Flags::default()
-        };
-        let _controller = world.controller(own).await;
-        world
-            .eventually("our object is gone", async |w| {
-                w.balancer("web").await.is_none()
-            })
-            .await;
-        assert_eq!(world.aws.writes(), [""; 0], "K-04");
-        assert_eq!(
-            world.get("web").await.resource_version(),
-            service.resource_version(),
-            "K-04"
-        );
-    }
+async fn aws120_k04_k05_instances_of_the_peer_are_looked_at_first_and_nothing_is_written() {
+    looked_at(Targets::Instances).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn aws129_aws121_aws960_k03_a_take_over_moves_no_target_and_replaces_nothing() {
-    for targets in [Targets::Instances, Targets::Pods] {
-        let world = World::start().await;
-        let peer = Peer::serves(&world, "web", targets).await;
-        let registered = peer.registered(&world.aws);
-        let host = world.get("web").await.status.unwrap().load_balancer;
-        let _controller = world.controller(Flags::taking("default/web")).await;
-        let service = taken(&world, "web").await;
-        assert_eq!(
-            service.finalizers(),
-            [SERVICE_FINALIZER],
-            "K-03, AWS-129: one patch swaps them"
-        );
-        let left = bindings(&world).list(&ListParams::default()).await.unwrap();
-        assert_eq!(left.items.len(), 0, "AWS-129: its bindings are gone");
-        world
-            .eventually(
-                "AWS-129: the peer's shared group is off the load balancer",
-                async |w| {
-                    let groups = peer.security_groups(&w.aws);
-                    groups.len() == 2
-                        && groups.contains(&peer.frontend)
-                        && !groups.contains(&peer.backend)
-                },
-            )
-            .await;
-        world.quiet(QUIET).await;
-        let writes = world.aws.writes();
-        let order = [
-            "ec2:CreateSecurityGroup",
-            "ec2:AuthorizeSecurityGroupIngress",
-            "elasticloadbalancing:SetSecurityGroups",
-        ];
-        assert_eq!(
-            writes[..3],
-            order,
-            "AWS-129: our group and rules come first"
-        );
-        assert_eq!(
-            writes.last().unwrap(),
-            "elasticloadbalancing:SetSecurityGroups",
-            "AWS-129: and the peer's goes last"
-        );
-        let known = [
-            &order[..],
-            &["ec2:CreateTags", "elasticloadbalancing:AddTags"],
-        ]
-        .concat();
-        let others: Vec<_> = writes
-            .iter()
-            .filter(|w| !known.contains(&w.as_str()))
-            .collect();
+async fn aws120_k04_k05_pods_of_the_peer_are_looked_at_first_and_nothing_is_written() {
+    looked_at(Targets::Pods).await;
+}
+
+async fn looked_at(targets: Targets) {
+    let world = World::start().await;
+    let peer = Peer::serves(&world, "web", targets).await;
+    let (before, service) = (peer.picture(&world.aws), world.get("web").await);
+    let controller = world.controller(Flags::default()).await;
+    let report = at_stage(&world, "web", TakeOverStage::Observing).await;
+    assert_eq!(
+        report.differences, [""; 0],
+        "AWS-120: by the peer's own recipes"
+    );
+    assert_eq!(report.blocked, [""; 0]);
+    world.quiet(QUIET).await;
+    assert_eq!(world.aws.writes(), [""; 0], "AWS-120: no write to AWS");
+    assert_eq!(peer.picture(&world.aws), before, "K-05");
+    let now = world.get("web").await;
+    assert_eq!(
+        now.resource_version(),
+        service.resource_version(),
+        "AWS-120: no write to the Service"
+    );
+    // AWS-129: told in the order in which it would be done.
+    let order = [
+        "create-security-group",
+        "authorize sg-0000nodes",
+        "set-security-groups",
+        "add-tags",
+        "create-tags",
+        "and its listeners",
+        "wait",
+        "TargetGroupBindings",
+        "finalizer",
+        "off",
+    ];
+    let mut steps = report.steps.iter();
+    for part in order {
         assert!(
-            others.is_empty(),
-            "AWS-129, AWS-960: no membership call and no replacement: {writes:?}"
-        );
-        assert_eq!(peer.registered(&world.aws), registered, "AWS-960");
-        assert_eq!(
-            world.get("web").await.status.unwrap().load_balancer,
-            host,
-            "AWS-120"
-        );
-        for arn in [&peer.balancer, &peer.group, &peer.listener] {
-            let found = tags(&world.aws, arn);
-            assert_eq!(
-                found.get(INSTALL_TAG).map(String::as_str),
-                Some(INSTALL),
-                "AWS-129: {arn}"
-            );
-            assert!(
-                found.contains_key("service.k8s.aws/stack"),
-                "AWS-121: {arn}"
-            );
-            assert!(
-                found.contains_key("elbv2.k8s.aws/cluster"),
-                "AWS-114: {arn}"
-            );
-        }
-        let told = world.told("web").await;
-        assert!(
-            told.iter().any(|(reason, _)| reason == "TakenOver"),
-            "{told:?}"
+            steps.any(|step| step.contains(part)),
+            "AWS-129: {part} in its place: {:#?}",
+            report.steps
         );
     }
+    controller.kill().await;
+    // K-04: a claim that goes without anything taken over leaves nothing behind, and takes nothing.
+    let own = Flags {
+        classes: vec![OWN_CLASS],
+        ..Flags::default()
+    };
+    let _controller = world.controller(own).await;
+    world
+        .eventually("our object is gone", async |w| {
+            w.balancer("web").await.is_none()
+        })
+        .await;
+    assert_eq!(world.aws.writes(), [""; 0], "K-04");
+    assert_eq!(
+        world.get("web").await.resource_version(),
+        service.resource_version(),
+        "K-04"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aws129_aws121_aws960_k03_a_take_over_of_instances_moves_no_target_and_replaces_nothing() {
+    taken_over(Targets::Instances).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aws129_aws121_aws960_k03_a_take_over_of_pods_moves_no_target_and_replaces_nothing() {
+    taken_over(Targets::Pods).await;
+}
+
+async fn taken_over(targets: Targets) {
+    let world = World::start().await;
+    let peer = Peer::serves(&world, "web", targets).await;
+    let registered = peer.registered(&world.aws);
+    let host = world.get("web").await.status.unwrap().load_balancer;
+    let _controller = world.controller(Flags::taking("default/web")).await;
+    let service = taken(&world, "web").await;
+    assert_eq!(
+        service.finalizers(),
+        [SERVICE_FINALIZER],
+        "K-03, AWS-129: one patch swaps them"
+    );
+    let left = bindings(&world).list(&ListParams::default()).await.unwrap();
+    assert_eq!(left.items.len(), 0, "AWS-129: its bindings are gone");
+    world
+        .eventually(
+            "AWS-129: the peer's shared group is off the load balancer",
+            async |w| {
+                let groups = peer.security_groups(&w.aws);
+                groups.len() == 2
+                    && groups.contains(&peer.frontend)
+                    && !groups.contains(&peer.backend)
+            },
+        )
+        .await;
+    world.quiet(QUIET).await;
+    let writes = world.aws.writes();
+    let order = [
+        "ec2:CreateSecurityGroup",
+        "ec2:AuthorizeSecurityGroupIngress",
+        "elasticloadbalancing:SetSecurityGroups",
+    ];
+    assert_eq!(
+        writes[..3],
+        order,
+        "AWS-129: our group and rules come first"
+    );
+    assert_eq!(
+        writes.last().unwrap(),
+        "elasticloadbalancing:SetSecurityGroups",
+        "AWS-129: and the peer's goes last"
+    );
+    let known = [
+        &order[..],
+        &["ec2:CreateTags", "elasticloadbalancing:AddTags"],
+    ]
+    .concat();
+    let others: Vec<_> = writes
+        .iter()
+        .filter(|w| !known.contains(&w.as_str()))
+        .collect();
+    assert!(
+        others.is_empty(),
+        "AWS-129, AWS-960: no membership call and no replacement: {writes:?}"
+    );
+    assert_eq!(peer.registered(&world.aws), registered, "AWS-960");
+    assert_eq!(
+        world.get("web").await.status.unwrap().load_balancer,
+        host,
+        "AWS-120"
+    );
+    for arn in [&peer.balancer, &peer.group, &peer.listener] {
+        let found = tags(&world.aws, arn);
+        assert_eq!(
+            found.get(INSTALL_TAG).map(String::as_str),
+            Some(INSTALL),
+            "AWS-129: {arn}"
+        );
+        assert!(
+            found.contains_key("service.k8s.aws/stack"),
+            "AWS-121: {arn}"
+        );
+        assert!(
+            found.contains_key("elbv2.k8s.aws/cluster"),
+            "AWS-114: {arn}"
+        );
+    }
+    let told = world.told("web").await;
+    assert!(
+        told.iter().any(|(reason, _)| reason == "TakenOver"),
+        "{told:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -260,85 +274,90 @@ async fn aws129_aws013_what_would_change_the_data_path_and_a_peer_that_may_act_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn aws130_aws960_giving_back_takes_off_what_is_ours_and_leaves_the_rest() {
-    for targets in [Targets::Instances, Targets::Pods] {
-        let world = World::start().await;
-        let peer = Peer::serves(&world, "web", targets).await;
-        let (before, service) = (tags(&world.aws, &peer.group), world.get("web").await);
-        let _controller = world.controller(Flags::taking("*")).await;
-        taken(&world, "web").await;
-        world
-            .eventually("the take-over has ended", async |w| {
-                !peer.security_groups(&w.aws).contains(&peer.backend)
-            })
-            .await;
-        let (registered, written) = (peer.registered(&world.aws), world.aws.writes().len());
-        let release =
-            Patch::Merge(json!({ "metadata": { "annotations": { RELEASE_ANNOTATION: "now" } } }));
-        let objects = world.api::<LoadBalancer>();
-        objects
-            .patch("web", &PatchParams::default(), &release)
-            .await
-            .unwrap();
-        at_stage(&world, "web", TakeOverStage::Returned).await;
-        let now = world.get("web").await;
-        assert_eq!(
-            now.finalizers(),
-            [FINALIZER],
-            "AWS-130: one patch swaps them"
-        );
-        let status = now.status.clone().unwrap();
-        assert_eq!(
-            status.load_balancer,
-            service.status.as_ref().unwrap().load_balancer,
-            "AWS-130"
-        );
+async fn aws130_aws960_giving_instances_back_takes_off_what_is_ours_and_leaves_the_rest() {
+    given_back(Targets::Instances).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aws130_aws960_giving_pods_back_takes_off_what_is_ours_and_leaves_the_rest() {
+    given_back(Targets::Pods).await;
+}
+
+async fn given_back(targets: Targets) {
+    let world = World::start().await;
+    let peer = Peer::serves(&world, "web", targets).await;
+    let (before, service) = (tags(&world.aws, &peer.group), world.get("web").await);
+    let _controller = world.controller(Flags::taking("*")).await;
+    taken(&world, "web").await;
+    world
+        .eventually("the take-over has ended", async |w| {
+            !peer.security_groups(&w.aws).contains(&peer.backend)
+        })
+        .await;
+    let (registered, written) = (peer.registered(&world.aws), world.aws.writes().len());
+    let release =
+        Patch::Merge(json!({ "metadata": { "annotations": { RELEASE_ANNOTATION: "now" } } }));
+    let objects = world.api::<LoadBalancer>();
+    objects
+        .patch("web", &PatchParams::default(), &release)
+        .await
+        .unwrap();
+    at_stage(&world, "web", TakeOverStage::Returned).await;
+    let now = world.get("web").await;
+    assert_eq!(
+        now.finalizers(),
+        [FINALIZER],
+        "AWS-130: one patch swaps them"
+    );
+    let status = now.status.clone().unwrap();
+    assert_eq!(
+        status.load_balancer,
+        service.status.as_ref().unwrap().load_balancer,
+        "AWS-130"
+    );
+    assert!(
+        status.conditions.unwrap_or_default().is_empty(),
+        "AWS-130: our condition goes"
+    );
+    for arn in [&peer.balancer, &peer.group, &peer.listener] {
+        let found = tags(&world.aws, arn);
         assert!(
-            status.conditions.unwrap_or_default().is_empty(),
-            "AWS-130: our condition goes"
-        );
-        for arn in [&peer.balancer, &peer.group, &peer.listener] {
-            let found = tags(&world.aws, arn);
-            assert!(
-                found.keys().all(|key| !key.starts_with("onehop.dev/")),
-                "AWS-130: {found:?}"
-            );
-        }
-        assert_eq!(tags(&world.aws, &peer.group), before, "AWS-130");
-        let groups = peer.security_groups(&world.aws);
-        assert!(
-            groups.contains(&peer.backend) && groups.len() == 3,
-            "AWS-130: ours stays beside it: {groups:?}"
-        );
-        // The peer binds again: only then does ours go.
-        let (word, port) = peer.bound;
-        peer.bind(&world, &now, (word, port)).await;
-        world
-            .eventually("AWS-130: our security group is off", async |w| {
-                let groups = peer.security_groups(&w.aws);
-                groups.len() == 2
-                    && groups.contains(&peer.frontend)
-                    && groups.contains(&peer.backend)
-            })
-            .await;
-        world.quiet(QUIET).await;
-        let writes = world.aws.writes();
-        let members = |call: &&String| {
-            call.contains("Targets") || call.contains("Delete") && !call.contains("DeleteTags")
-        };
-        assert_eq!(
-            writes[written..].iter().filter(members).count(),
-            0,
-            "AWS-130: {:?}",
-            &writes[written..]
-        );
-        assert_eq!(peer.registered(&world.aws), registered, "AWS-960");
-        assert_eq!(
-            world.get("web").await.finalizers(),
-            [FINALIZER],
-            "it is not taken over again"
+            found.keys().all(|key| !key.starts_with("onehop.dev/")),
+            "AWS-130: {found:?}"
         );
     }
+    assert_eq!(tags(&world.aws, &peer.group), before, "AWS-130");
+    let groups = peer.security_groups(&world.aws);
+    assert!(
+        groups.contains(&peer.backend) && groups.len() == 3,
+        "AWS-130: ours stays beside it: {groups:?}"
+    );
+    // The peer binds again: only then does ours go.
+    let (word, port) = peer.bound;
+    peer.bind(&world, &now, (word, port)).await;
+    world
+        .eventually("AWS-130: our security group is off", async |w| {
+            let groups = peer.security_groups(&w.aws);
+            groups.len() == 2 && groups.contains(&peer.frontend) && groups.contains(&peer.backend)
+        })
+        .await;
+    world.quiet(QUIET).await;
+    let writes = world.aws.writes();
+    let members = |call: &&String| {
+        call.contains("Targets") || call.contains("Delete") && !call.contains("DeleteTags")
+    };
+    assert_eq!(
+        writes[written..].iter().filter(members).count(),
+        0,
+        "AWS-130: {:?}",
+        &writes[written..]
+    );
+    assert_eq!(peer.registered(&world.aws), registered, "AWS-960");
+    assert_eq!(
+        world.get("web").await.finalizers(),
+        [FINALIZER],
+        "it is not taken over again"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -65,11 +65,10 @@ pub(super) fn back(of: Situation<'_>, ours: bool) -> Handover<AwsStep> {
         blocked,
         differences: Vec::new(),
     };
-    Handover {
-        report,
-        act,
-        again: None,
-    }
+    // Nobody tells when the peer has its bindings.
+    let awaits = matches!(act, Act::OnceBound(_));
+    let again = awaits.then(|| of.now + of.settings.take_over.settle / 2);
+    Handover { report, act, again }
 }
 
 /// A replacement that is under way: two load balancers or groups for one thing, of which the peer would see either.
