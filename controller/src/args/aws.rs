@@ -8,7 +8,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use onehop_core::crd::{Scheme, TargetMode};
 use onehop_core::id::InstallId;
 
-use crate::cloud::aws::client::Access;
+use crate::cloud::aws::client::{Access, Limit, Limits};
 use crate::cloud::aws::settings::{
     BackendGroup, Gate, PeerServices, RulePorts, Selection, Settings, TakeOver,
 };
@@ -33,6 +33,10 @@ pub(super) struct AwsArgs {
     /// Other endpoints, as elasticloadbalancing=https://…,ec2=https://… (provider aws).
     #[arg(long, env = "ONEHOP_AWS_API_ENDPOINTS", value_delimiter = ',')]
     aws_api_endpoints: Vec<String>,
+    /// Calls a second and burst, as members=4:20,describe=8:30,change=3:20,ec2=10:50, or by service and operation as
+    /// aws-load-balancer-controller has it (provider aws).
+    #[arg(long, env = "ONEHOP_AWS_API_THROTTLE", value_delimiter = ',')]
+    aws_api_throttle: Vec<String>,
     /// Target type where no annotation says (provider aws).
     #[arg(long, env = "ONEHOP_DEFAULT_TARGET_TYPE", value_enum, default_value_t = TargetTypeName::Instance)]
     default_target_type: TargetTypeName,
@@ -195,9 +199,47 @@ impl AwsArgs {
                 elb: endpoints.get("elasticloadbalancing").cloned(),
                 ec2: endpoints.get("ec2").cloned(),
                 credentials: None,
+                limits: self.limits()?,
             },
             settings,
         })
+    }
+
+    /// AWS-711.
+    fn limits(&self) -> Result<Limits, AwsArgsError> {
+        let mut limits = Limits::default();
+        for (of, value) in pairs("aws-api-throttle", &self.aws_api_throttle)? {
+            let wrong = || AwsArgsError::Wrong {
+                flag: "aws-api-throttle",
+                value: format!("{of}={value}"),
+                wanted: "members, describe, change, ec2, or a service and its operations, with rate:burst, both above 0",
+            };
+            let number = |text: &str| text.trim().parse().ok().filter(|n: &f64| *n > 0.0);
+            let (rate, burst) = value.split_once(':').ok_or_else(wrong)?;
+            let limit = Limit {
+                rate: number(rate).ok_or_else(wrong)?,
+                burst: number(burst).filter(|n| *n >= 1.0).ok_or_else(wrong)?,
+            };
+            let family = match of.as_str() {
+                "members" => &mut limits.members,
+                "describe" => &mut limits.describe,
+                "change" => &mut limits.change,
+                "ec2" => &mut limits.ec2,
+                other => match other.split_once(':') {
+                    Some(("EC2", _)) => &mut limits.ec2,
+                    Some(("Elastic Load Balancing v2", of)) if of.contains("Register") => {
+                        &mut limits.members
+                    }
+                    Some(("Elastic Load Balancing v2", of)) if of.contains("Describe") => {
+                        &mut limits.describe
+                    }
+                    Some(("Elastic Load Balancing v2", _)) => &mut limits.change,
+                    _ => return Err(wrong()),
+                },
+            };
+            *family = limit;
+        }
+        Ok(limits)
     }
 
     /// AWS-013, AWS-124.

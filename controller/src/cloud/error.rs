@@ -26,6 +26,8 @@ pub enum Class {
     Transient,
     /// This process may not write (any more).
     Fenced,
+    /// Not made: while it waited for its turn, a later plan has come that carries more.
+    Superseded,
 }
 
 impl Class {
@@ -40,6 +42,7 @@ impl Class {
             Self::Quota => "quota",
             Self::Transient => "transient",
             Self::Fenced => "fenced",
+            Self::Superseded => "superseded",
         }
     }
 }

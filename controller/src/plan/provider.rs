@@ -405,6 +405,10 @@ pub trait Provider: Send + Sync + 'static {
     /// Somebody else may have changed the members of a shard: the next look reads them.
     fn distrust_members(&self, _shard: &Self::Shard) {}
 
+    /// A later plan for a shard whose members lane still runs. Calls of that lane which wait for their turn, and of which
+    /// this plan says otherwise, fail as superseded: the lane begins anew with all that is to be done (AWS-421).
+    fn supersede(&self, _shard: &Self::Shard, _plan: &Plan<Self::Step>) {}
+
     /// Makes one call. The fence is checked before each mutating call.
     fn execute(
         &self,

@@ -100,6 +100,11 @@ impl Lanes {
         fresh && !waits
     }
 
+    /// Whether a task of the lane runs.
+    pub(super) fn runs(&self, lane: Lane) -> bool {
+        self.lanes.get(&lane).is_some_and(|state| state.running)
+    }
+
     /// The lane's task has ended.
     pub(super) fn ended(
         &mut self,
@@ -111,9 +116,14 @@ impl Lanes {
         let state = self.lanes.entry(lane).or_default();
         state.running = false;
         state.ended += 1;
-        let Err(error) = result else {
-            state.failure = None;
-            return;
+        let error = match result {
+            Ok(()) => {
+                state.failure = None;
+                return;
+            }
+            // Nothing has failed and nothing was done: what is known of an earlier failure stays.
+            Err(error) if error.class == Class::Superseded => return,
+            Err(error) => error,
         };
         state.failure = Some(Failure::after(state.failure.take(), error, now, rng));
     }
@@ -170,7 +180,7 @@ impl<P: Provider> Reconciler<P> {
         let mut waiting = groups;
         let mut done = BTreeSet::new();
         let mut busy = BTreeSet::new();
-        let mut first_error = None;
+        let (mut first_error, mut superseded) = (None, None);
         let mut tasks = FuturesUnordered::new();
         loop {
             let mut held = Vec::new();
@@ -198,12 +208,14 @@ impl<P: Provider> Reconciler<P> {
                 Ok(()) => {
                     done.insert(id);
                 }
+                // One that failed says more than one that has yet to be made.
+                Err(error) if error.class == Class::Superseded => superseded = Some(error),
                 Err(error) => {
                     first_error.get_or_insert(error);
                 }
             }
         }
-        first_error.map_or(Ok(()), Err)
+        first_error.or(superseded).map_or(Ok(()), Err)
     }
 
     async fn run_group(
@@ -233,7 +245,7 @@ impl<P: Provider> Reconciler<P> {
                     tracing::info!(lane = group.lane.as_str(), %step, result = word, "cloud call");
                 }
                 Err(error) => {
-                    if error.class != Class::Fenced {
+                    if ![Class::Fenced, Class::Superseded].contains(&error.class) {
                         tracing::warn!(lane = group.lane.as_str(), %step, %error, "cloud call failed");
                     }
                     return Err(error);

@@ -10,7 +10,7 @@ use super::cases::{Case, wanted};
 use super::lanes::Mark;
 use super::memory::{Memory, WriteTrouble};
 use super::{Orphans, Reconciler, Suspicion, lock};
-use crate::cloud::CloudError;
+use crate::cloud::{Class, CloudError};
 use crate::plan::{Depth, Intent, Lane, Look, Plan, Programmed, Provider};
 use crate::writes::WriteError;
 
@@ -240,13 +240,18 @@ impl<P: Provider> Reconciler<P> {
                 continue;
             }
             if !lock(&shared).take(lane, mark, now) {
+                if lane == Lane::Members && lock(&shared).runs(lane) {
+                    self.provider.supersede(shard, plan);
+                }
                 continue;
             }
             let this = Arc::clone(self);
             let shard = shard.clone();
             tokio::spawn(async move {
                 let result = this.run_lane(groups).await;
-                if let Err(error) = &result {
+                if let Err(error) = &result
+                    && error.class != Class::Superseded
+                {
                     if let Some(taken) = &error.taken {
                         this.address_taken(&shard, taken);
                     }

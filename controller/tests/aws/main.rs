@@ -9,6 +9,8 @@
 mod cli;
 #[path = "../shared/cluster.rs"]
 mod cluster;
+mod economy;
+mod owners;
 mod peer;
 mod rights;
 mod takeover;

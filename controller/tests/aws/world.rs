@@ -16,11 +16,11 @@ use e2e_cloud::{Cloud, Driver};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Pod, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use onehop_controller::app::{App, Phase};
 use onehop_controller::cloud::aws::Aws;
-use onehop_controller::cloud::aws::client::{Access, Client as AwsClient};
+use onehop_controller::cloud::aws::client::{Access, Client as AwsClient, Limits};
 use onehop_controller::cloud::aws::settings::{PeerServices, Selection, Settings as AwsSettings};
 use onehop_controller::lease::{Election, Lost, Timing};
 use onehop_controller::node_targets::Ranges;
@@ -47,9 +47,10 @@ const NODES: u8 = 3;
 /// Everything but the controller.
 pub(crate) struct World {
     pub(crate) aws: FakeAws,
+    pub(crate) cloud: Cloud,
+    pub(crate) clock: Clock,
     client: Client,
     server: ApiServer,
-    clock: Clock,
     url: String,
     _driver: Driver,
     rest: JoinHandle<std::io::Result<()>>,
@@ -98,6 +99,8 @@ pub(crate) struct Flags {
     pub(crate) peer: PeerServices,
     pub(crate) take_over: Vec<String>,
     pub(crate) accepted: Vec<String>,
+    pub(crate) limits: Limits,
+    pub(crate) orphans: Orphans,
 }
 
 impl Default for Flags {
@@ -108,6 +111,8 @@ impl Default for Flags {
             peer: PeerServices::Off,
             take_over: vec![],
             accepted: vec![],
+            limits: Limits::default(),
+            orphans: Orphans::Report,
         }
     }
 }
@@ -127,14 +132,19 @@ fn tags(pairs: &[(&str, &str)]) -> e2e_cloud::engine::Tags {
 }
 
 impl World {
-    /// Three nodes, and an account with a network and their machines.
+    /// Three nodes, and an account with a network and their machines, in a cloud that runs twenty times faster.
     pub(crate) async fn start() -> Self {
+        Self::at_speed(20).await
+    }
+
+    /// The same in a cloud of another speed.
+    pub(crate) async fn at_speed(speed: u32) -> Self {
         let clock = Clock::system();
         let server = ApiServer::start(clock, ApiConfig::default());
         let config = Config {
             profile: Profile::nlb(),
             seed: 1,
-            scale: Scale::new(clock.now(), 20),
+            scale: Scale::new(clock.now(), speed),
             ranges: vec![],
         };
         let cloud = Cloud::new(config, clock);
@@ -152,7 +162,7 @@ impl World {
         };
         let of_nodes = tags(&[(&format!("kubernetes.io/cluster/{CLUSTER}"), "owned")]);
         let aws = FakeAws::new(
-            cloud,
+            cloud.clone(),
             Setup {
                 region: "eu-central-1".to_owned(),
                 keys: [(KEY.0.to_owned(), KEY.1.to_owned())].into(),
@@ -175,6 +185,7 @@ impl World {
         let client = server.client(&Identity::admin());
         let world = Self {
             aws,
+            cloud,
             client,
             server,
             clock,
@@ -196,6 +207,10 @@ impl World {
 
     /// A client of the account as the controller has one.
     pub(crate) async fn aws_client(&self) -> AwsClient {
+        self.limited(Limits::default()).await
+    }
+
+    async fn limited(&self, limits: Limits) -> AwsClient {
         let install = onehop_core::id::InstallId::from(INSTALL);
         let credentials = Credentials::new(KEY.0, KEY.1, None, None, "test");
         let access = Access {
@@ -204,6 +219,7 @@ impl World {
             elb: Some(self.url.clone()),
             ec2: Some(self.url.clone()),
             credentials: Some(SharedCredentialsProvider::new(credentials)),
+            limits,
         };
         let client = AwsClient::connect(access, install, CLUSTER.to_owned(), self.clock);
         Box::pin(client).await.unwrap()
@@ -217,7 +233,7 @@ impl World {
         settings.take_over.of = Selection::read(&flags.take_over).unwrap();
         settings.take_over.accepted = Selection::read(&flags.accepted).unwrap();
         settings.take_over.settle = Duration::from_secs(1);
-        let client = self.aws_client().await;
+        let client = self.limited(flags.limits).await;
         let identity = Identity::service_account("onehop-system", "controller");
         let metrics = Metrics::default();
         let (lease, ms) = (Duration::from_secs(3), Duration::from_millis);
@@ -244,7 +260,7 @@ impl World {
                 sweep: Duration::from_mins(1),
                 second_look: Duration::from_mins(1),
                 ranges: Ranges::default(),
-                orphans: Orphans::Report,
+                orphans: flags.orphans,
                 orphan_grace: Duration::ZERO,
                 pod_health: None,
             },
@@ -333,14 +349,38 @@ impl World {
         self.api::<LoadBalancer>().get_opt(name).await.unwrap()
     }
 
+    /// Takes our object of a Service away for good.
+    pub(crate) async fn forget_balancer(&self, name: &str) {
+        let objects = self.api::<LoadBalancer>();
+        let none = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+        objects
+            .patch(name, &PatchParams::default(), &none)
+            .await
+            .unwrap();
+        objects
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+
     /// Reasons and messages of the events about a Service.
     pub(crate) async fn told(&self, name: &str) -> Vec<(String, String)> {
         cluster::told(&self.client, name).await
     }
 
     /// Waits until the check holds; fails with the state of everything after a while.
-    pub(crate) async fn eventually(&self, what: &str, mut holds: impl AsyncFnMut(&Self) -> bool) {
-        let deadline = self.clock.now() + Duration::from_mins(1);
+    pub(crate) async fn eventually(&self, what: &str, holds: impl AsyncFnMut(&Self) -> bool) {
+        self.within(Duration::from_mins(1), what, holds).await;
+    }
+
+    /// The same, for what takes longer.
+    pub(crate) async fn within(
+        &self,
+        limit: Duration,
+        what: &str,
+        mut holds: impl AsyncFnMut(&Self) -> bool,
+    ) {
+        let deadline = self.clock.now() + limit;
         while !holds(self).await {
             if self.clock.now() > deadline {
                 let services = self.api::<Service>().list(&ListParams::default()).await;

@@ -166,6 +166,10 @@ impl Provider for Aws {
         self.client.distrust_targets(shard);
     }
 
+    fn supersede(&self, shard: &ServiceKey, plan: &Plan<AwsStep>) {
+        self.client.supersede(shard, plan);
+    }
+
     async fn execute(&self, step: &AwsStep, fence: &Fence) -> Result<Effect, CloudError> {
         Box::pin(self.client.execute(step, fence)).await
     }

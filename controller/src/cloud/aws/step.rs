@@ -7,7 +7,7 @@ use std::fmt;
 use super::model::{Attributes, Check, GroupProtocol, Rule, TargetId};
 use super::names::Tags;
 use super::stack::{BalancerSpec, GroupRef, GroupSpec, ListenerSpec, Mapping, SecuritySpec};
-use crate::plan::membership::Reason;
+use crate::plan::membership::{Guard, Reason};
 use crate::plan::{Act, Facts, Lane, Resource, Step, deregistered, registered};
 
 /// One call.
@@ -88,6 +88,8 @@ pub enum AwsStep {
         group: String,
         /// The targets, each with the zone to state.
         targets: Vec<(TargetId, Option<String>)>,
+        /// The share, in percent, of the group's wanted targets that take flows: the fewer, the more urgent (AWS-712).
+        healthy: u8,
     },
     /// Deregisters targets.
     Deregister {
@@ -97,6 +99,8 @@ pub enum AwsStep {
         targets: Vec<(TargetId, Reason)>,
         /// Whether it waits for the registrations of this plan.
         when: When,
+        /// Whether all of them have somebody that stands in for them: then it is not urgent (AWS-712).
+        guard: Guard,
     },
     /// Makes a listener.
     CreateListener {
@@ -350,7 +354,7 @@ impl Step for AwsStep {
 
     fn event(&self) -> Option<(&'static str, String)> {
         match self {
-            Self::Register { group, targets } => Some(registered(targets.len(), group)),
+            Self::Register { group, targets, .. } => Some(registered(targets.len(), group)),
             Self::Deregister { group, targets, .. } => Some(deregistered(targets.len(), group)),
             Self::ModifyListener {
                 listener,
@@ -454,7 +458,7 @@ impl fmt::Display for AwsStep {
             Self::DeleteSecurity { name }
             | Self::DeleteBalancer { name, .. }
             | Self::DeleteGroup { name } => write!(f, " {name}"),
-            Self::Register { group, targets } => {
+            Self::Register { group, targets, .. } => {
                 write!(f, " {group}")?;
                 targets.iter().try_for_each(|(target, zone)| match zone {
                     Some(zone) => write!(f, " {target}@{zone}"),

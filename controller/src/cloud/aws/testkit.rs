@@ -316,7 +316,7 @@ impl Model {
                 assert!(!self.seen.is_attached(&group), "ResourceInUse: {step}");
                 self.seen.groups.retain(|g| g.name != *name);
             }
-            AwsStep::Register { group, targets } => {
+            AwsStep::Register { group, targets, .. } => {
                 assert!(targets.len() <= 200, "{step}");
                 let known = self.group(group).targets.get_or_insert_default();
                 for (target, _) in targets {

@@ -17,7 +17,7 @@ use super::names;
 use super::settings::Settings;
 use super::stack::{self, GroupSpec, Live, Stack};
 use crate::plan::membership::{
-    self, Action, CloudState, Decision, Kind, Policy, Readiness, TargetKey,
+    self, Action, CloudState, Decision, Guard, Kind, Policy, Readiness, TargetKey,
 };
 use crate::plan::{Intent, Machine, Refusal};
 
@@ -254,20 +254,56 @@ pub(super) fn usable(group: &Group) -> usize {
         .count()
 }
 
+/// The share of a group's wanted targets that take new flows, in percent; all where none is wanted.
+pub(super) fn healthy_percent(intent: &Intent, group: &Group) -> u8 {
+    let Some(port) = port_of(intent, group) else {
+        return 100;
+    };
+    let (known, _) = known_targets(group, &intent.machines);
+    let members = intent.members(&port, mode_of(group.target));
+    let ready = members.into_iter().flat_map(|members| &members.list);
+    let ready = ready.filter(|m| m.state == membership::State::Ready);
+    let healthy = ready.filter(|m| known.get(&m.key).is_some_and(|state| state.usable()));
+    let share = match desired(intent, group, &port) {
+        0 => 100,
+        desired => (healthy.count() * 100 / desired).min(100),
+    };
+    u8::try_from(share).unwrap_or(100)
+}
+
+/// Targets of a group that an agent stands in for.
+pub(super) fn guarded(intent: &Intent, group: &Group) -> BTreeSet<TargetKey> {
+    let Some(port) = port_of(intent, group) else {
+        return BTreeSet::new();
+    };
+    let (known, _) = known_targets(group, &intent.machines);
+    let members = intent.explained(&port, mode_of(group.target), known.keys());
+    let guarded = members.iter().filter(|m| m.guard == Guard::Present);
+    guarded.map(|member| member.key).collect()
+}
+
+/// How many targets of a group should take flows.
+fn desired(intent: &Intent, group: &Group, port: &PortKey) -> usize {
+    intent
+        .members(port, mode_of(group.target))
+        .map_or(0, |members| {
+            let ready = members.list.iter();
+            let ready = ready
+                .filter(|m| m.state == membership::State::Ready)
+                .count();
+            members
+                .at_most_healthy
+                .map_or(ready, |most| ready.min(most))
+        })
+}
+
 /// How many have to before a group may take over (AWS-620): the policy's floor of those that are ready.
 pub(super) fn floor(intent: &Intent, group: &Group) -> usize {
     let Some(port) = port_of(intent, group) else {
         return 0;
     };
     let mode = mode_of(group.target);
-    let desired = intent.members(&port, mode).map_or(0, |m| {
-        let ready = m
-            .list
-            .iter()
-            .filter(|m| m.state == membership::State::Ready)
-            .count();
-        m.at_most_healthy.map_or(ready, |most| ready.min(most))
-    });
+    let desired = desired(intent, group, &port);
     if desired == 0 {
         0
     } else {

@@ -304,3 +304,60 @@ fn k04_a_claim_is_lost_only_where_something_of_ours_is_there() {
         "K-01"
     );
 }
+
+#[test]
+fn aws001_aws004_aws040_aa26_aa27_what_is_claimed_of_services_with_and_without_a_class() {
+    let claim = |classless| Claim {
+        classes: ["onehop.dev/aws".to_owned()].into(),
+        classless,
+        install: "i".into(),
+    };
+    let of = |claim: &Claim, spec: Value, metadata: Value| {
+        let mut object = serde_json::to_value(service(spec)).unwrap();
+        for (key, value) in metadata.as_object().unwrap() {
+            object["metadata"][key] = value.clone();
+        }
+        claim.standing(&view(&read(object)), None)
+    };
+    let asks = |kind: &str, target: Option<&str>| {
+        let key = |name: &str| format!("service.beta.kubernetes.io/aws-load-balancer-{name}");
+        let mut annotations = json!({ key("type"): kind });
+        if let Some(target) = target {
+            annotations[key("nlb-target-type")] = json!(target);
+        }
+        json!({ "annotations": annotations })
+    };
+    let (own, none) = (
+        json!({ "loadBalancerClass": "onehop.dev/aws" }),
+        json!({ "loadBalancerClass": null }),
+    );
+    let default = claim(Classless::Ignore);
+    let nothing = json!({});
+    assert_eq!(of(&default, own.clone(), nothing.clone()), Standing::Ours);
+    // AWS-001: the class alone decides where there is one.
+    let other = json!({ "loadBalancerClass": "another" });
+    let ip = asks("nlb-ip", None);
+    let taking = claim(Classless::ByAwsAnnotations);
+    assert_eq!(of(&taking, other, ip.clone()), Standing::Foreign, "AWS-001");
+    assert_eq!(of(&default, none.clone(), ip.clone()), Standing::Foreign);
+    // AWS-040: without one, annotations that ask for a load balancer.
+    let cases = [
+        (ip.clone(), Standing::Ours),
+        (asks("external", Some("ip")), Standing::Ours),
+        (asks("external", Some("instance")), Standing::Ours),
+        (asks("external", None), Standing::Foreign),
+        (asks("nlb", Some("ip")), Standing::Foreign),
+    ];
+    for (annotations, wanted) in cases {
+        let got = of(&taking, none.clone(), annotations.clone());
+        assert_eq!(got, wanted, "AWS-040: {annotations}");
+    }
+    let node_port = json!({ "type": "NodePort", "loadBalancerClass": null });
+    assert_eq!(of(&taking, node_port, ip), Standing::Foreign, "AA-27");
+    // AWS-004: what is deleted is cleaned up, if it was ours.
+    let deleted = |finalizers: Value| json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": finalizers });
+    let ours = deleted(json!([SERVICE_FINALIZER]));
+    assert_eq!(of(&default, own.clone(), ours), Standing::Leaving, "AA-26");
+    let others = deleted(json!(["another"]));
+    assert_eq!(of(&default, own, others), Standing::Foreign, "AWS-004");
+}

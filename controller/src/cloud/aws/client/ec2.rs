@@ -14,7 +14,8 @@ use onehop_runtime::clock::Clock;
 use reqwest::Url;
 
 use super::error::{answer, chain, class};
-use super::throttle::{Family, Throttle};
+use super::throttle::{Family, Throttle, Turn};
+use super::way::Way;
 use super::xml::{self, Element};
 use crate::cloud::aws::model::{Rule, RuleSource, SecurityGroup, Subnet};
 use crate::cloud::aws::names::Tags;
@@ -62,14 +63,44 @@ impl Ec2 {
         })
     }
 
-    /// Makes one call.
-    pub async fn call(
+    /// Makes one call that changes nothing.
+    pub async fn ask(
         &self,
         throttle: &Throttle,
         action: &str,
         form: &[(String, String)],
     ) -> Result<Element, CloudError> {
-        throttle.pass(Family::Ec2).await;
+        throttle.pass(Family::Ec2, Turn::Other).await;
+        self.send(throttle, action, form).await
+    }
+
+    /// Makes one call that changes something.
+    async fn change(
+        &self,
+        way: Way<'_>,
+        action: &str,
+        form: &[(String, String)],
+    ) -> Result<(), CloudError> {
+        self.answered(way, action, form).await.map(drop)
+    }
+
+    async fn answered(
+        &self,
+        way: Way<'_>,
+        action: &str,
+        form: &[(String, String)],
+    ) -> Result<Element, CloudError> {
+        way.throttle.pass(Family::Ec2, Turn::Other).await;
+        let call = self.send(way.throttle, action, form);
+        way.fenced(&format!("ec2:{action}"), call).await?
+    }
+
+    async fn send(
+        &self,
+        throttle: &Throttle,
+        action: &str,
+        form: &[(String, String)],
+    ) -> Result<Element, CloudError> {
         let tried = format!("ec2:{action}");
         let body = body(action, form);
         let request = self.signed(&tried, body).await?;
@@ -191,7 +222,7 @@ impl Ec2 {
             if !token.is_empty() {
                 page.push(("NextToken".to_owned(), token.clone()));
             }
-            let answer = self.call(throttle, action, &page).await?;
+            let answer = self.ask(throttle, action, &page).await?;
             all.extend(answer.items(list).map(&read));
             let next = answer.text_of("nextToken");
             if next.is_empty() {
@@ -217,7 +248,7 @@ impl Ec2 {
         vpc: &str,
     ) -> Result<Vec<Cidr>, CloudError> {
         let form = vec![("VpcId.1".to_owned(), vpc.to_owned())];
-        let answer = self.call(throttle, "DescribeVpcs", &form).await?;
+        let answer = self.ask(throttle, "DescribeVpcs", &form).await?;
         let vpcs: Vec<_> = answer.items("vpcSet").collect();
         let v4 = vpcs
             .iter()
@@ -260,11 +291,7 @@ impl Ec2 {
     }
 
     /// Makes a security group; gives its id.
-    pub async fn create(
-        &self,
-        throttle: &Throttle,
-        spec: &SecuritySpec,
-    ) -> Result<String, CloudError> {
+    pub async fn create(&self, way: Way<'_>, spec: &SecuritySpec) -> Result<String, CloudError> {
         let mut form: Form = [
             ("GroupName", spec.name.as_str()),
             ("GroupDescription", spec.description.as_str()),
@@ -278,57 +305,50 @@ impl Ec2 {
             form.push((format!("{stem}.Key"), key.clone()));
             form.push((format!("{stem}.Value"), value.clone()));
         }
-        let answer = self.call(throttle, "CreateSecurityGroup", &form).await?;
+        let answer = self.answered(way, "CreateSecurityGroup", &form).await?;
         Ok(answer.text_of("groupId").to_owned())
     }
 
     /// Adds or takes away inbound rules.
     pub async fn change_rules(
         &self,
-        throttle: &Throttle,
+        way: Way<'_>,
         action: &str,
         group: &str,
         rules: &[Rule],
         description: &str,
     ) -> Result<(), CloudError> {
         let form = rules_form(group, rules, description);
-        self.call(throttle, action, &form).await.map(|_| ())
+        self.change(way, action, &form).await
     }
 
     /// Sets tags of a security group.
-    pub async fn tag(
-        &self,
-        throttle: &Throttle,
-        group: &str,
-        tags: &Tags,
-    ) -> Result<(), CloudError> {
+    pub async fn tag(&self, way: Way<'_>, group: &str, tags: &Tags) -> Result<(), CloudError> {
         let mut form = vec![("ResourceId.1".to_owned(), group.to_owned())];
         for (index, (key, value)) in tags.iter().enumerate() {
             form.push((format!("Tag.{}.Key", index + 1), key.clone()));
             form.push((format!("Tag.{}.Value", index + 1), value.clone()));
         }
-        self.call(throttle, "CreateTags", &form).await.map(|_| ())
+        self.change(way, "CreateTags", &form).await
     }
 
     /// Removes tags of a security group.
     pub async fn untag(
         &self,
-        throttle: &Throttle,
+        way: Way<'_>,
         group: &str,
         keys: &[String],
     ) -> Result<(), CloudError> {
         let mut form = vec![("ResourceId.1".to_owned(), group.to_owned())];
         let keys = keys.iter().enumerate();
         form.extend(keys.map(|(index, key)| (format!("Tag.{}.Key", index + 1), key.clone())));
-        self.call(throttle, "DeleteTags", &form).await.map(|_| ())
+        self.change(way, "DeleteTags", &form).await
     }
 
     /// Removes a security group.
-    pub async fn delete(&self, throttle: &Throttle, group: &str) -> Result<(), CloudError> {
+    pub async fn delete(&self, way: Way<'_>, group: &str) -> Result<(), CloudError> {
         let form = [("GroupId".to_owned(), group.to_owned())];
-        self.call(throttle, "DeleteSecurityGroup", &form)
-            .await
-            .map(|_| ())
+        self.change(way, "DeleteSecurityGroup", &form).await
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::way::Way;
 use super::{Client, check_owner};
 use crate::cloud::aws::model::{Balancer, Group, Rule, SecurityGroup, TargetId};
 use crate::cloud::aws::names::{self, Tags};
@@ -11,26 +12,26 @@ use crate::cloud::{Class, CloudError};
 use crate::plan::{Effect, Step};
 
 impl Client {
-    pub(super) async fn make(&self, step: &AwsStep) -> Result<Effect, CloudError> {
+    pub(super) async fn make(&self, way: Way<'_>, step: &AwsStep) -> Result<Effect, CloudError> {
         match step {
-            AwsStep::CreateSecurity(spec) => self.create_security(spec).await,
+            AwsStep::CreateSecurity(spec) => self.create_security(way, spec).await,
             AwsStep::Authorize { group, id, rules } => {
                 let id = self.security_id(step, group, id.as_deref())?;
-                self.authorize(&id, rules).await
+                self.authorize(way, &id, rules).await
             }
             AwsStep::Revoke { group, id, rules } => {
                 let id = self.security_id(step, group, id.as_deref())?;
-                self.revoke(&id, rules).await
+                self.revoke(way, &id, rules).await
             }
             AwsStep::TagSecurity { id, tags } => {
-                self.ec2.tag(&self.throttle, id, tags).await?;
+                self.ec2.tag(way, id, tags).await?;
                 let now = self.clock.now();
                 let more = |group: &mut SecurityGroup| group.tags.extend(tags.clone());
                 self.store().security_groups.changed(id, now, more);
                 Ok(Effect::Changed)
             }
             AwsStep::UntagSecurity { id, keys } => {
-                let done = gone_is_done(self.ec2.untag(&self.throttle, id, keys).await)?;
+                let done = gone_is_done(self.ec2.untag(way, id, keys).await)?;
                 let now = self.clock.now();
                 let left = |group: &mut SecurityGroup| group.tags.retain(|k, _| !keys.contains(k));
                 self.store().security_groups.changed(id, now, left);
@@ -38,49 +39,50 @@ impl Client {
             }
             AwsStep::DeleteSecurity { name } => {
                 let id = self.security_id(step, name, None)?;
-                let done = gone_is_done(self.ec2.delete(&self.throttle, &id).await)?;
+                let done = gone_is_done(self.ec2.delete(way, &id).await)?;
                 self.store().security_groups.removed(&id, self.clock.now());
                 Ok(done)
             }
-            AwsStep::CreateBalancer(spec) => self.create_balancer(step, spec).await,
+            AwsStep::CreateBalancer(spec) => self.create_balancer(way, step, spec).await,
             AwsStep::AdjustBalancer { name, change } => {
                 let arn = self.balancer_of(step, name)?.arn;
-                self.change_balancer(step, &arn, change).await
+                self.change_balancer(way, step, &arn, change).await
             }
             AwsStep::DeleteBalancer { name, .. } => {
                 let arn = self.balancer_of(step, name)?.arn;
-                let done = gone_is_done(self.elb.delete_balancer(&self.throttle, &arn).await)?;
+                let done = gone_is_done(self.elb.delete_balancer(way, &arn).await)?;
                 self.store().balancers.removed(&arn, self.clock.now());
                 self.unuse(&arn);
                 Ok(done)
             }
-            AwsStep::CreateGroup(spec) => self.create_group(spec).await,
+            AwsStep::CreateGroup(spec) => self.create_group(way, spec).await,
             AwsStep::AdjustGroup { name, change } => {
                 let arn = self.group_of(step, name)?.arn;
-                self.change_group(&arn, change).await
+                self.change_group(way, &arn, change).await
             }
             AwsStep::DeleteGroup { name } => {
                 let arn = self.group_of(step, name)?.arn;
-                let done = gone_is_done(self.elb.delete_group(&self.throttle, &arn).await)?;
+                let done = gone_is_done(self.elb.delete_group(way, &arn).await)?;
                 self.store().groups.removed(&arn, self.clock.now());
                 Ok(done)
             }
-            AwsStep::Register { group, targets } => {
+            AwsStep::Register { group, targets, .. } => {
                 let arn = self.group_of(step, group)?.arn;
-                self.register(&arn, targets).await
+                self.register(way, step, &arn, targets).await
             }
             AwsStep::Deregister { group, targets, .. } => {
                 let arn = self.group_of(step, group)?.arn;
                 let ids: Vec<TargetId> = targets.iter().map(|(target, _)| target.clone()).collect();
-                let done = gone_is_done(self.elb.deregister(&self.throttle, &arn, &ids).await)?;
+                self.turn_of(step).await?;
+                let done = gone_is_done(self.elb.deregister(way, &arn, &ids).await)?;
                 self.store().deregistered(&arn, ids.into_iter());
                 Ok(done)
             }
-            listener => Box::pin(self.make_listener(listener)).await,
+            listener => Box::pin(self.make_listener(way, listener)).await,
         }
     }
 
-    async fn make_listener(&self, step: &AwsStep) -> Result<Effect, CloudError> {
+    async fn make_listener(&self, way: Way<'_>, step: &AwsStep) -> Result<Effect, CloudError> {
         match step {
             AwsStep::CreateListener {
                 balancer,
@@ -90,14 +92,17 @@ impl Client {
             } => {
                 let balancer = self.balancer_of(step, balancer)?.arn;
                 let group = self.group_of(step, group)?.arn;
-                self.create_listener(&balancer, listener, &group).await
+                self.create_listener(way, &balancer, listener, &group).await
             }
             AwsStep::ModifyListener {
                 balancer,
                 listener,
                 groups,
                 ..
-            } => self.modify_listener(step, balancer, listener, groups).await,
+            } => {
+                self.modify_listener(way, step, balancer, listener, groups)
+                    .await
+            }
             AwsStep::SetListenerAttributes {
                 balancer,
                 port,
@@ -106,7 +111,7 @@ impl Client {
                 let (balancer, arn) = self.listener_of(step, balancer, *port)?;
                 let all = self
                     .elb
-                    .set_listener_attributes(&self.throttle, &arn, attributes)
+                    .set_listener_attributes(way, &arn, attributes)
                     .await?;
                 let mut store = self.store();
                 store.listener_attributes.insert(arn, all.clone());
@@ -127,13 +132,11 @@ impl Client {
                 let (balancer, arn) = self.listener_of(step, balancer, *port)?;
                 match change {
                     Change::Add => {
-                        self.elb
-                            .add_certificates(&self.throttle, &arn, certificates)
-                            .await?;
+                        self.elb.add_certificates(way, &arn, certificates).await?;
                     }
                     Change::Remove => {
                         self.elb
-                            .remove_certificates(&self.throttle, &arn, certificates)
+                            .remove_certificates(way, &arn, certificates)
                             .await?;
                     }
                 }
@@ -142,7 +145,7 @@ impl Client {
             }
             AwsStep::DeleteListener { balancer, port, .. } => {
                 let (balancer, arn) = self.listener_of(step, balancer, *port)?;
-                let done = gone_is_done(self.elb.delete_listener(&self.throttle, &arn).await)?;
+                let done = gone_is_done(self.elb.delete_listener(way, &arn).await)?;
                 let now = self.clock.now();
                 self.store().balancers.changed(&balancer, now, |balancer| {
                     balancer.listeners.iter_mut().for_each(|all| {
@@ -156,8 +159,12 @@ impl Client {
     }
 
     /// AWS-905: a name that is taken is looked up by its tags.
-    async fn create_security(&self, spec: &SecuritySpec) -> Result<Effect, CloudError> {
-        let (id, effect) = match self.ec2.create(&self.throttle, spec).await {
+    async fn create_security(
+        &self,
+        way: Way<'_>,
+        spec: &SecuritySpec,
+    ) -> Result<Effect, CloudError> {
+        let (id, effect) = match self.ec2.create(way, spec).await {
             Ok(id) => (id, Effect::Changed),
             Err(error) if error.class == Class::Conflict => {
                 let all = self.ec2.security_groups(&self.throttle, &self.vpc).await?;
@@ -184,24 +191,22 @@ impl Client {
 
     /// AWS-332: a duplicate is success only for a rule of ours; rules go one by one then, so that one that
     /// somebody else has does not keep the others out.
-    async fn authorize(&self, id: &str, rules: &[Rule]) -> Result<Effect, CloudError> {
+    async fn authorize(
+        &self,
+        way: Way<'_>,
+        id: &str,
+        rules: &[Rule],
+    ) -> Result<Effect, CloudError> {
         let action = "AuthorizeSecurityGroupIngress";
         let ours = names::rule_description(&self.install);
-        let all = self
-            .ec2
-            .change_rules(&self.throttle, action, id, rules, &ours)
-            .await;
+        let all = self.ec2.change_rules(way, action, id, rules, &ours).await;
         let mut foreign = Vec::new();
         match all {
             Ok(()) => {}
             Err(error) if error.class == Class::Conflict => {
                 for rule in rules {
                     let one = std::slice::from_ref(rule);
-                    match self
-                        .ec2
-                        .change_rules(&self.throttle, action, id, one, &ours)
-                        .await
-                    {
+                    match self.ec2.change_rules(way, action, id, one, &ours).await {
                         Ok(()) => {}
                         Err(error) if error.class == Class::Conflict => foreign.push(rule.clone()),
                         Err(error) => return Err(error),
@@ -229,14 +234,10 @@ impl Client {
         Ok(Effect::Changed)
     }
 
-    async fn revoke(&self, id: &str, rules: &[Rule]) -> Result<Effect, CloudError> {
+    async fn revoke(&self, way: Way<'_>, id: &str, rules: &[Rule]) -> Result<Effect, CloudError> {
         let action = "RevokeSecurityGroupIngress";
         let ours = names::rule_description(&self.install);
-        let done = gone_is_done(
-            self.ec2
-                .change_rules(&self.throttle, action, id, rules, &ours)
-                .await,
-        )?;
+        let done = gone_is_done(self.ec2.change_rules(way, action, id, rules, &ours).await)?;
         self.store()
             .security_groups
             .changed(id, self.clock.now(), |group| {
@@ -247,14 +248,15 @@ impl Client {
 
     async fn create_balancer(
         &self,
+        way: Way<'_>,
         step: &AwsStep,
         spec: &BalancerSpec,
     ) -> Result<Effect, CloudError> {
         let groups = self.group_ids(step, &spec.security_groups)?;
-        let mut made = self
-            .elb
-            .create_balancer(&self.throttle, spec, groups)
-            .await?;
+        let mut made = match self.elb.create_balancer(way, spec, groups).await {
+            Ok(made) => made,
+            Err(error) => return Err(self.explained_balancer(error, spec).await),
+        };
         made.tags = self
             .owned(
                 &made.arn,
@@ -279,6 +281,7 @@ impl Client {
 
     async fn change_balancer(
         &self,
+        way: Way<'_>,
         step: &AwsStep,
         arn: &str,
         change: &BalancerChange,
@@ -288,7 +291,7 @@ impl Client {
             BalancerChange::Attributes(attributes) => {
                 let all = self
                     .elb
-                    .set_balancer_attributes(&self.throttle, arn, attributes)
+                    .set_balancer_attributes(way, arn, attributes)
                     .await?;
                 self.store()
                     .balancers
@@ -296,49 +299,47 @@ impl Client {
             }
             BalancerChange::SecurityGroups(groups) => {
                 let ids = self.group_ids(step, groups)?;
-                self.elb
-                    .set_security_groups(&self.throttle, arn, ids.clone())
-                    .await?;
+                self.elb.set_security_groups(way, arn, ids.clone()).await?;
                 self.store()
                     .balancers
                     .changed(arn, now, |b| b.security_groups = ids);
             }
             BalancerChange::Subnets(subnets) => {
-                self.elb.set_subnets(&self.throttle, arn, subnets).await?;
+                self.elb.set_subnets(way, arn, subnets).await?;
                 let ids = subnets.iter().map(|m| (m.subnet.clone(), Vec::new()));
                 self.store()
                     .balancers
                     .changed(arn, now, |b| b.subnets = ids.collect());
             }
             BalancerChange::IpType(ip_type) => {
-                self.elb.set_ip_type(&self.throttle, arn, *ip_type).await?;
+                self.elb.set_ip_type(way, arn, *ip_type).await?;
                 self.store()
                     .balancers
                     .changed(arn, now, |b| b.ip_type = *ip_type);
             }
             BalancerChange::Tags(tags) => {
                 let arns = [arn.to_owned()];
-                self.elb.add_tags(&self.throttle, &arns, tags).await?;
+                self.elb.add_tags(way, &arns, tags).await?;
                 self.store()
                     .balancers
                     .changed(arn, now, |b| b.tags.extend(tags.clone()));
             }
             BalancerChange::Adopt(tags) => {
                 let arns = self.with_listeners(step, arn)?;
-                self.elb.add_tags(&self.throttle, &arns, tags).await?;
+                self.elb.add_tags(way, &arns, tags).await?;
                 self.store()
                     .balancers
                     .changed(arn, now, |b| b.tags.extend(tags.clone()));
             }
             BalancerChange::Disown(keys) => {
                 let arns = self.with_listeners(step, arn)?;
-                self.elb.remove_tags(&self.throttle, &arns, keys).await?;
+                self.elb.remove_tags(way, &arns, keys).await?;
                 let left = |b: &mut Balancer| b.tags.retain(|key, _| !keys.contains(key));
                 self.store().balancers.changed(arn, now, left);
             }
             BalancerChange::Untag(keys) => {
                 let arns = [arn.to_owned()];
-                self.elb.remove_tags(&self.throttle, &arns, keys).await?;
+                self.elb.remove_tags(way, &arns, keys).await?;
                 let left = |b: &mut Balancer| b.tags.retain(|key, _| !keys.contains(key));
                 self.store().balancers.changed(arn, now, left);
             }
@@ -346,8 +347,11 @@ impl Client {
         Ok(Effect::Changed)
     }
 
-    async fn create_group(&self, spec: &GroupSpec) -> Result<Effect, CloudError> {
-        let mut made = self.elb.create_group(&self.throttle, spec).await?;
+    async fn create_group(&self, way: Way<'_>, spec: &GroupSpec) -> Result<Effect, CloudError> {
+        let mut made = match self.elb.create_group(way, spec).await {
+            Ok(made) => made,
+            Err(error) => return Err(self.explained_group(error, spec).await),
+        };
         made.tags = self
             .owned(
                 &made.arn,
@@ -361,34 +365,36 @@ impl Client {
         Ok(Effect::Changed)
     }
 
-    async fn change_group(&self, arn: &str, change: &GroupChange) -> Result<Effect, CloudError> {
+    async fn change_group(
+        &self,
+        way: Way<'_>,
+        arn: &str,
+        change: &GroupChange,
+    ) -> Result<Effect, CloudError> {
         let now = self.clock.now();
         match change {
             GroupChange::Attributes(attributes) => {
-                let all = self
-                    .elb
-                    .set_group_attributes(&self.throttle, arn, attributes)
-                    .await?;
+                let all = self.elb.set_group_attributes(way, arn, attributes).await?;
                 self.store()
                     .groups
                     .read(arn, |g| merge(&mut g.attributes, all));
             }
             GroupChange::Check(check) => {
-                self.elb.modify_group(&self.throttle, arn, check).await?;
+                self.elb.modify_group(way, arn, check).await?;
                 self.store()
                     .groups
                     .changed(arn, now, |g| g.check = check.clone());
             }
             GroupChange::Tags(tags) => {
                 let arns = [arn.to_owned()];
-                self.elb.add_tags(&self.throttle, &arns, tags).await?;
+                self.elb.add_tags(way, &arns, tags).await?;
                 self.store()
                     .groups
                     .changed(arn, now, |g| g.tags.extend(tags.clone()));
             }
             GroupChange::Untag(keys) => {
                 let arns = [arn.to_owned()];
-                self.elb.remove_tags(&self.throttle, &arns, keys).await?;
+                self.elb.remove_tags(way, &arns, keys).await?;
                 let left = |g: &mut Group| g.tags.retain(|key, _| !keys.contains(key));
                 self.store().groups.changed(arn, now, left);
             }
@@ -398,15 +404,12 @@ impl Client {
 
     async fn create_listener(
         &self,
+        way: Way<'_>,
         balancer: &str,
         spec: &ListenerSpec,
         group: &str,
     ) -> Result<Effect, CloudError> {
-        let mut made = match self
-            .elb
-            .create_listener(&self.throttle, balancer, spec, group)
-            .await
-        {
+        let mut made = match self.elb.create_listener(way, balancer, spec, group).await {
             Err(error) if error.class == Class::Conflict => {
                 // It is there, from a call whose answer was lost: the next look reads it.
                 self.forget_listeners(balancer);
@@ -433,6 +436,7 @@ impl Client {
 
     async fn modify_listener(
         &self,
+        way: Way<'_>,
         step: &AwsStep,
         balancer: &str,
         spec: &ListenerSpec,
@@ -443,10 +447,7 @@ impl Client {
         for (name, weight) in groups {
             weights.insert(self.group_of(step, name)?.arn, *weight);
         }
-        let made = self
-            .elb
-            .modify_listener(&self.throttle, &arn, spec, &weights)
-            .await?;
+        let made = self.elb.modify_listener(way, &arn, spec, &weights).await?;
         let now = self.clock.now();
         let mut store = self.store();
         store.balancers.changed(&balancer, now, |balancer| {

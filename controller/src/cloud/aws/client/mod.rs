@@ -2,6 +2,7 @@
 //! whose answer goes into the store. Decides nothing about load balancers.
 
 mod convert;
+mod duplicate;
 pub mod ec2;
 pub mod elb;
 mod error;
@@ -10,6 +11,8 @@ mod register;
 mod rights;
 pub mod store;
 mod throttle;
+mod turns;
+mod way;
 pub mod xml;
 
 use std::collections::BTreeMap;
@@ -23,8 +26,11 @@ use onehop_runtime::clock::Clock;
 
 use self::ec2::Ec2;
 use self::elb::Elb;
-use self::store::{Listing, Store, is_ours};
-use self::throttle::Throttle;
+use self::store::{Due, Listing, Store, is_ours};
+use self::throttle::{Family, Need, Throttle, Turn};
+pub use self::throttle::{Limit, Limits};
+use self::turns::Turns;
+use self::way::Way;
 use super::model::{Balancer, BalancerState, Network, Observed, PeerStack, SecurityGroup, Tagged};
 use super::names;
 use super::step::AwsStep;
@@ -52,6 +58,8 @@ pub struct Access {
     pub ec2: Option<String>,
     /// Credentials; found as every AWS program does if not given.
     pub credentials: Option<SharedCredentialsProvider>,
+    /// How many calls a second (AWS-711).
+    pub limits: Limits,
 }
 
 /// The client.
@@ -66,6 +74,8 @@ pub struct Client {
     vpc: String,
     region: String,
     store: Mutex<Store>,
+    /// Calls about members that wait for their turn.
+    turns: Mutex<Turns>,
     /// One listing at a time.
     listing: tokio::sync::Mutex<()>,
 }
@@ -115,13 +125,14 @@ impl Client {
                 elb.build(),
             )),
             ec2: Ec2::new(ec2, region.clone(), credentials, clock)?,
-            throttle: Throttle::new(clock),
+            throttle: Throttle::new(clock, &access.limits),
             clock,
             install,
             cluster,
             vpc: access.vpc,
             region,
             store: Mutex::default(),
+            turns: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
         })
     }
@@ -242,8 +253,15 @@ impl Client {
     }
 
     async fn read_targets(&self, group: &super::model::Group, now: Time) -> Result<(), CloudError> {
-        if !self.store().targets_due(group, POLL, RESYNC, now) {
-            return Ok(());
+        let due = self.store().targets_due(group, POLL, RESYNC, now);
+        match due {
+            Due::No => return Ok(()),
+            // Nothing can be decided without.
+            Due::Unread => self.throttle.pass(Family::Describe, Turn::Other).await,
+            // Its time will come: meanwhile nobody's pass waits for it (AWS-423, AWS-711).
+            Due::Moving if !self.throttle.spare(Need::OnTheirWay) => return Ok(()),
+            Due::Resting if !self.throttle.spare(Need::AtRest) => return Ok(()),
+            Due::Moving | Due::Resting => {}
         }
         let read = self.elb.targets(&self.throttle, &group.arn).await;
         let mut store = self.store();
@@ -301,11 +319,10 @@ impl Client {
         Ok(())
     }
 
-    /// Makes one call.
+    /// Makes one call, and what it takes to know what became of it.
     pub async fn execute(&self, step: &AwsStep, fence: &Fence) -> Result<Effect, CloudError> {
-        let answer = fence.call(self.make(step)).await;
-        answer
-            .unwrap_or_else(|unanswered| Err(CloudError::unanswered(step.to_string(), unanswered)))
+        let throttle = &self.throttle;
+        self.make(Way { throttle, fence }, step).await
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {
@@ -352,6 +369,19 @@ fn default_ec2(region: &str) -> String {
     format!("https://ec2.{region}.{suffix}/")
 }
 
+/// Whose an object is, by its tags.
+fn owner_words(tags: &names::Tags) -> String {
+    let all: Vec<_> = tags
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    if all.is_empty() {
+        "nobody by its tags".to_owned()
+    } else {
+        all.join(", ")
+    }
+}
+
 /// Whether an answer to an idempotent create is ours (AWS-116): it may be somebody else's object.
 fn check_owner(tried: &str, tags: &names::Tags, wanted: &names::Tags) -> Result<(), CloudError> {
     let keys = [
@@ -363,15 +393,7 @@ fn check_owner(tried: &str, tags: &names::Tags, wanted: &names::Tags) -> Result<
     if keys.iter().all(|key| tags.get(*key) == wanted.get(*key)) {
         return Ok(());
     }
-    let owner: Vec<_> = tags
-        .iter()
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect();
-    let owner = if owner.is_empty() {
-        "nobody by its tags".to_owned()
-    } else {
-        owner.join(", ")
-    };
+    let owner = owner_words(tags);
     let answer = format!("the name is taken by an object of {owner}; it is left alone");
     Err(CloudError::new(Class::Conflict, tried, answer))
 }
@@ -428,8 +450,14 @@ mod tests {
     #[test]
     fn aws842_the_iam_policy_has_every_action_that_is_called_and_no_other() {
         let policy = include_str!("../../../../../charts/onehop/files/aws-iam-policy.json");
-        let elb = include_str!("elb.rs");
-        let called = words_after(elb, "\"elasticloadbalancing:");
+        let elb = [
+            include_str!("elb/balancers.rs"),
+            include_str!("elb/groups.rs"),
+            include_str!("elb/listeners.rs"),
+            include_str!("elb/reads.rs"),
+            include_str!("elb/tags.rs"),
+        ];
+        let called = words_after(&elb.concat(), "\"elasticloadbalancing:");
         let mut allowed = words_after(policy, "\"elasticloadbalancing:");
         // A word of a condition.
         allowed.remove("CreateAction");

@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use super::Client;
 use super::error::has_code;
+use super::throttle::Family;
+use super::turns::turn;
+use super::way::Way;
 use crate::cloud::aws::model::{RefusedTarget, TargetId};
+use crate::cloud::aws::step::AwsStep;
 use crate::cloud::{Class, CloudError};
 use crate::plan::Effect;
 
@@ -18,13 +22,21 @@ type Batch = Vec<(TargetId, Option<String>)>;
 impl Client {
     pub(super) async fn register(
         &self,
+        way: Way<'_>,
+        step: &AwsStep,
         arn: &str,
         targets: &[(TargetId, Option<String>)],
     ) -> Result<Effect, CloudError> {
         let mut waiting = vec![targets.to_vec()];
         let mut effect = Effect::AlreadySo;
+        self.turn_of(step).await?;
+        let mut taken = true;
         while let Some(batch) = waiting.pop() {
-            let error = match self.elb.register(&self.throttle, arn, &batch).await {
+            if !std::mem::take(&mut taken) {
+                // A part of one that was refused.
+                self.throttle.pass(Family::Members, turn(step)).await;
+            }
+            let error = match self.elb.register(way, arn, &batch).await {
                 Ok(()) => {
                     self.store().registered(arn, ids(batch));
                     effect = Effect::Changed;

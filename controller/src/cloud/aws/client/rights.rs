@@ -7,6 +7,7 @@ use futures::future::{BoxFuture, join_all};
 use super::Client;
 use super::ec2::Form;
 use super::error::is_denied;
+use super::throttle::{Family, Turn};
 use crate::cloud::CloudError;
 use crate::plan::MissingRight;
 
@@ -25,8 +26,9 @@ impl Client {
             .into_iter()
             .filter_map(Result::err)
             .filter(is_denied);
+        // One call may need several rights: the refusal names the one that is missing.
         let missing = denied.map(|error| MissingRight {
-            action: error.tried,
+            action: named_action(&error.answer).unwrap_or(error.tried),
             answer: error.answer,
         });
         missing.collect()
@@ -54,7 +56,11 @@ impl Client {
             async move { elb.tags(throttle, &[tags]).await.map(drop) }.boxed(),
             async move { elb.one_group(throttle, &one).await }.boxed(),
             async move { elb.group_attributes(throttle, &of_group).await.map(drop) }.boxed(),
-            async move { elb.targets(throttle, &targets).await.map(drop) }.boxed(),
+            async move {
+                throttle.pass(Family::Describe, Turn::Other).await;
+                elb.targets(throttle, &targets).await.map(drop)
+            }
+            .boxed(),
         ]
     }
 
@@ -96,7 +102,7 @@ impl Client {
             ("RevokeSecurityGroupIngress", rule),
         ];
         let dry = |(action, form): (&'static str, Form)| {
-            async move { self.ec2.call(&self.throttle, action, &form).await.map(drop) }.boxed()
+            async move { self.ec2.ask(&self.throttle, action, &form).await.map(drop) }.boxed()
         };
         calls.into_iter().map(dry).collect()
     }
@@ -113,4 +119,12 @@ impl Client {
         };
         format!("arn:{partition}:elasticloadbalancing:{region}:000000000000:{what}")
     }
+}
+
+/// The action that a refusal says is missing: `… is not authorized to perform: ec2:CreateTags on resource: …`.
+fn named_action(answer: &str) -> Option<String> {
+    let (_, rest) = answer.split_once("to perform: ")?;
+    let of_action = |c: char| c.is_ascii_alphanumeric() || c == ':' || c == '-';
+    let action: String = rest.chars().take_while(|c| of_action(*c)).collect();
+    action.contains(':').then_some(action)
 }

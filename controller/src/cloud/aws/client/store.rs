@@ -1,7 +1,7 @@
 //! What is known of AWS: filled by one listing, kept up by the answers of our own calls, so that a change
 //! costs its writes and no read, and a look at a Service at rest costs nothing (AWS-700 to AWS-704). Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +110,19 @@ pub struct Listing {
     pub security_groups: BTreeMap<String, SecurityGroup>,
     /// The network.
     pub network: Network,
+}
+
+/// Whether targets are due for a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// They are not.
+    No,
+    /// They were never read, or somebody may have changed them.
+    Unread,
+    /// One of them is about to change.
+    Moving,
+    /// They are at rest, and what others do is found by reading them.
+    Resting,
 }
 
 /// The store.
@@ -247,17 +260,26 @@ impl Store {
     }
 
     /// Whether a group's targets are due for a read: soon where one is about to change, else slowly.
-    pub fn targets_due(&self, group: &Group, poll: Duration, resync: Duration, now: Time) -> bool {
-        let Some(targets) = &group.targets else {
-            return true;
+    pub fn targets_due(&self, group: &Group, poll: Duration, resync: Duration, now: Time) -> Due {
+        let (Some(targets), Some(at)) = (&group.targets, self.targets_at.get(&group.arn)) else {
+            return Due::Unread;
         };
         let moves = targets
             .values()
             .any(|health| crate::cloud::aws::outcome::moves(health.state));
-        let every = if moves { poll } else { resync };
-        self.targets_at
-            .get(&group.arn)
-            .is_none_or(|at| *at + every <= now)
+        let (every, due) = if moves {
+            (poll, Due::Moving)
+        } else {
+            (resync, Due::Resting)
+        };
+        if *at + every <= now { due } else { Due::No }
+    }
+
+    /// Names of the groups of a Service.
+    pub fn groups_of(&self, service: &ServiceKey) -> BTreeSet<String> {
+        let of = |group: &&Group| group.service().as_ref() == Some(service);
+        let groups = self.groups.values().filter(of);
+        groups.map(|group| group.name.clone()).collect()
     }
 
     /// Whether an object's attributes are due for the hourly read (AWS-704), and puts the next one off: objects that

@@ -1,6 +1,6 @@
 //! The members of one group: what the policy says, in calls of at most 200 targets (AWS-421, AWS-610).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Planner;
 use crate::cloud::aws::model::{Group, RefusedTarget, TargetId, TargetType};
@@ -8,7 +8,7 @@ use crate::cloud::aws::stack::GroupSpec;
 use crate::cloud::aws::step::{AwsStep, When};
 use crate::cloud::aws::wanted;
 use crate::plan::Intent;
-use crate::plan::membership::{Action, Decision, Reason, TargetKey};
+use crate::plan::membership::{Action, Decision, Guard, Reason, TargetKey};
 
 /// Most targets of one call.
 const AT_ONCE: usize = 200;
@@ -23,6 +23,10 @@ struct Of<'a> {
     registered: usize,
     /// Those that it did not take.
     refused: Option<&'a BTreeMap<TargetId, RefusedTarget>>,
+    /// The share of its wanted targets that take flows, in percent.
+    healthy: u8,
+    /// Targets that somebody stands in for.
+    guarded: BTreeSet<TargetKey>,
 }
 
 impl Planner<'_> {
@@ -34,13 +38,15 @@ impl Planner<'_> {
             target: group.target,
             registered: group.registered().count(),
             refused: Some(&group.refused),
+            healthy: wanted::healthy_percent(intent, group),
+            guarded: wanted::guarded(intent, group),
         };
         self.carry_out(intent, &of, &decision);
         let (_, strangers) = wanted::known_targets(group, &intent.machines);
         if wanted::port_of(intent, group).is_some() {
             // Machines that are gone: nothing serves there.
             let gone: Vec<_> = strangers.into_iter().map(|id| (id, Reason::Gone)).collect();
-            self.deregister(&group.name, gone, When::AtOnce);
+            self.deregister(&group.name, gone, When::AtOnce, Guard::Absent);
         }
     }
 
@@ -52,6 +58,8 @@ impl Planner<'_> {
             target: spec.target,
             registered: 0,
             refused: None,
+            healthy: 0,
+            guarded: BTreeSet::new(),
         };
         self.carry_out(intent, &of, &decision);
     }
@@ -82,27 +90,44 @@ impl Planner<'_> {
             .collect();
         for targets in batches {
             let group = group.to_owned();
-            self.steps.push(AwsStep::Register { group, targets });
+            self.steps.push(AwsStep::Register {
+                group,
+                targets,
+                healthy: of.healthy,
+            });
         }
         let out = [
             (Action::Release, When::AtOnce),
             (Action::Drain, When::AfterRegister),
         ];
         for (action, when) in out {
-            let leaving = decision.with(action);
+            let leaving: Vec<_> = decision.with(action).collect();
+            let guard = if leaving.iter().all(|(key, _)| of.guarded.contains(key)) {
+                Guard::Present
+            } else {
+                Guard::Absent
+            };
             let targets = leaving
+                .into_iter()
                 .filter_map(|(key, reason)| Some((id(key)?, reason)))
                 .collect();
-            self.deregister(group, targets, when);
+            self.deregister(group, targets, when, guard);
         }
     }
 
-    pub(super) fn deregister(&mut self, group: &str, targets: Vec<(TargetId, Reason)>, when: When) {
+    pub(super) fn deregister(
+        &mut self,
+        group: &str,
+        targets: Vec<(TargetId, Reason)>,
+        when: When,
+        guard: Guard,
+    ) {
         for targets in targets.chunks(AT_ONCE) {
             self.steps.push(AwsStep::Deregister {
                 group: group.to_owned(),
                 targets: targets.to_vec(),
                 when,
+                guard,
             });
         }
     }

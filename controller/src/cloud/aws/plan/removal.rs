@@ -11,7 +11,7 @@ use crate::cloud::aws::stack::Stack;
 use crate::cloud::aws::step::{AwsStep, BalancerChange, GroupChange, When};
 use crate::cloud::aws::wanted;
 use crate::plan::Intent;
-use crate::plan::membership::Reason;
+use crate::plan::membership::{Guard, Reason};
 
 const PROTECTION: &str = "deletion_protection.enabled";
 
@@ -149,7 +149,9 @@ impl Planner<'_> {
                 name: group.name.clone(),
             });
         } else {
-            self.deregister(&group.name, registered, When::AfterRegister);
+            // They serve on, and no listener sends them anything new: nothing is less urgent.
+            let (when, guard) = (When::AfterRegister, Guard::Present);
+            self.deregister(&group.name, registered, when, guard);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod crash;
 mod members;
+mod reported;
 
 use onehop_core::service::ServiceSpec;
 
@@ -68,7 +69,7 @@ fn aws700_i4_nothing_is_left_to_do_when_nothing_changes() {
 }
 
 #[test]
-fn aws645_everything_goes_and_children_first() {
+fn aws645_aa26_everything_goes_and_children_first() {
     let (mut model, _) = served(&web(), &READY);
     let plans = converge(&mut model, None, NOW);
     insta::assert_snapshot!(plans.join("----\n"));
@@ -236,7 +237,7 @@ fn aws012_aws600_members_go_on_when_the_shape_cannot_be_built() {
 }
 
 #[test]
-fn aws603_a_listener_that_nobody_wants_goes_and_another_port_is_another_listener() {
+fn aws603_ai33_a_listener_that_nobody_wants_goes_and_another_port_is_another_listener() {
     let (mut model, _) = served(&web(), &READY);
     let mut moved = web();
     moved.ports[0].port = 8443;
