@@ -15,9 +15,8 @@ use std::net::SocketAddr;
 use Place::{NodeA, NodeB, Outside, PodOnA as OnA, PodOnB as OnB};
 
 fn web(ranges: &[String]) -> ServiceManifest {
-    ServiceManifest::load_balancer("web", "web")
-        .vip_mode()
-        .with("loadBalancerSourceRanges", json!(ranges))
+    // Of no mode: what a Service with ranges gets by itself has to hold them.
+    ServiceManifest::load_balancer("web", "web").with("loadBalancerSourceRanges", json!(ranges))
 }
 
 async fn outcomes(

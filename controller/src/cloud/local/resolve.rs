@@ -187,13 +187,19 @@ fn resolve_port(
 }
 
 /// K-50 and K-51. Pods can always be reached here; a Service with node ports and without a wish gets
-/// node mode (harness.md section 6).
+/// node mode (harness.md section 6); with allowed sources vip mode, if anybody on the nodes forwards it: the cloud has no
+/// filter, and nodes check sources at the load balancer's address only (S-70), not at node ports.
 fn choose_mode(
     service: &ServiceSpec,
     port: &ServicePort,
     explicit: Option<TargetMode>,
     last_good: Option<&LoadBalancerSpec>,
 ) -> Result<TargetMode, Refusal> {
+    let vip = nobody_forwards(service);
+    let default = match (service.source_ranges.is_open(), &vip) {
+        (false, None) => TargetMode::Vip,
+        _ => TargetMode::Node,
+    };
     let wish = Wish {
         explicit,
         node_ports: if service.allocates_node_ports {
@@ -201,11 +207,11 @@ fn choose_mode(
         } else {
             NodePorts::Refused
         },
-        default: TargetMode::Node,
+        default,
     };
     let obstacles = Obstacles {
         node: port.node_port.is_none().then_some(Obstacle::NoNodePort),
-        vip: nobody_forwards(service),
+        vip,
         pod: None,
     };
     let live = last_good.and_then(|spec| spec.ports.iter().find(|p| p.key() == port.key));
@@ -333,6 +339,24 @@ mod tests {
             TargetMode::Pod,
             "C-02: the flag decides"
         );
+    }
+
+    #[test]
+    fn s70_with_allowed_sources_the_address_stays_the_destination_also_when_they_come_later() {
+        let mut limited = service();
+        limited.source_ranges.allowed = vec!["192.0.2.0/24".parse().unwrap()];
+        assert_eq!(only_port(&limited).mode, TargetMode::Vip);
+        let live = resolve(NodeProxy::Beside, &service(), None).spec.unwrap();
+        let resolved = resolve(NodeProxy::Beside, &limited, Some(&live));
+        assert_eq!(resolved.spec.unwrap().ports[0].mode, TargetMode::Vip);
+        // A list of which nothing can be read closes the address (S-74).
+        let mut unread = service();
+        unread.source_ranges.has_bad = true;
+        assert_eq!(only_port(&unread).mode, TargetMode::Vip);
+        // Who says a mode gets it.
+        let mut explicit = annotated(annotations::TARGET, "node");
+        explicit.source_ranges = limited.source_ranges;
+        assert_eq!(only_port(&explicit).mode, TargetMode::Node);
     }
 
     #[test]
