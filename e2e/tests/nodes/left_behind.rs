@@ -24,16 +24,20 @@ fn up() -> Result<(Child, String)> {
         .context("start a cluster")?;
     let output = child.stdout.take().context("its output")?;
     let mut tag = None;
-    for line in BufReader::new(output).lines() {
-        let line = line?;
+    let mut output = BufReader::new(output);
+    let mut line = String::new();
+    while output.read_line(&mut line)? > 0 {
         if let Some(path) = line.trim().strip_prefix("export KUBECONFIG=") {
             let folder = Path::new(path).parent().and_then(Path::file_name);
             let folder = folder.context("a folder")?.to_string_lossy().into_owned();
             tag = folder.strip_prefix("onehop-world-").map(str::to_owned);
             break;
         }
+        line.clear();
     }
     let tag = tag.context("the cluster did not come up")?;
+    // It has more to say, and ends with an error when nobody listens.
+    std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
     Ok((child, tag))
 }
 
@@ -55,7 +59,8 @@ fn traces(tag: &str) -> Result<BTreeSet<String>> {
     found.extend(
         mounts
             .lines()
-            .filter(|line| line.contains(tag))
+            // A namespace's name is a mount, too, and was looked for above.
+            .filter(|line| line.contains(tag) && !line.contains(" /run/netns/"))
             .map(str::to_owned),
     );
     for process in fs::read_dir("/proc")? {
