@@ -2,6 +2,7 @@
 //! simulation run this; everything from outside (API server, cloud, clock, seed) is handed in.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -25,6 +26,7 @@ use crate::lease::{Election, Fence, Lost, Position};
 use crate::metrics::Measures;
 use crate::plan::Provider;
 use crate::reconcile::{Parts, Progress, Reconciler, Settings};
+use crate::webhook::{Around, Webhook};
 
 /// The controller.
 pub struct App<P> {
@@ -42,6 +44,8 @@ pub struct App<P> {
     pub metrics: Metrics,
     /// The election; without one it writes from the start.
     pub election: Option<Election>,
+    /// The webhook on new pods; without one they are made as they are.
+    pub webhook: Option<Webhook>,
 }
 
 /// Whether the controller is at work.
@@ -83,6 +87,7 @@ impl App<()> {
             settings: self.settings,
             metrics: self.metrics,
             election: self.election,
+            webhook: self.webhook,
         }
     }
 }
@@ -123,7 +128,23 @@ impl<P: Provider> App<P> {
             rng: SmallRng::from_rng(&mut rng),
             install,
         };
+        let around = (parts.client.clone(), parts.measures.clone());
+        let install_id = self.settings.claim.install.clone();
         let reconciler = Reconciler::new(parts, self.settings);
+        let decider = Arc::clone(&reconciler);
+        let webhook = self.webhook.map(|webhook| {
+            webhook.start(Around {
+                client: around.0,
+                fence: fence.clone(),
+                clock: self.clock,
+                install: install_id,
+                measures: around.1,
+                rng: SmallRng::from_rng(&mut rng),
+                decide: Arc::new(move |namespace, labels, ask| {
+                    decider.injection(namespace, labels, ask)
+                }),
+            })
+        });
         let watches = crate::watch::start(&self.client, &reconciler, &watch_metrics, &mut rng);
         reconciler
             .run(
@@ -134,7 +155,7 @@ impl<P: Provider> App<P> {
                 },
             )
             .await;
-        drop(watches);
+        drop((watches, webhook));
         writer.abort();
         ended(elector).await
     }

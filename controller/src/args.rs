@@ -4,6 +4,7 @@
 mod aws;
 mod azure;
 mod election;
+mod extras;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ use self::azure::AzureArgs;
 pub use self::azure::{AzureArgsError, AzureConfig};
 use self::election::ElectionArgs;
 pub use self::election::{ElectionConfig, ElectionError};
+use self::extras::ExtrasArgs;
 use crate::cloud::local::plan;
 use crate::cloud::local::resolve::{Defaults, NodeProxy};
 use crate::node_targets::Ranges;
@@ -102,6 +104,8 @@ pub struct Args {
     azure: AzureArgs,
     #[command(flatten)]
     election: ElectionArgs,
+    #[command(flatten)]
+    extras: ExtrasArgs,
     /// Log filter.
     #[arg(long, env = "ONEHOP_LOG", default_value = "info")]
     log: String,
@@ -179,6 +183,8 @@ pub struct Config {
     pub metrics_address: SocketAddr,
     /// Address of the health server.
     pub health_address: SocketAddr,
+    /// The webhook's name and address, if there is one.
+    pub webhook: Option<(String, SocketAddr)>,
     /// The election; none if this is the only replica.
     pub election: Option<ElectionConfig>,
     /// Name of this replica, for people.
@@ -308,6 +314,7 @@ impl Args {
                     port: self.pod_health_port,
                     wait: Duration::from_mins(5),
                 }),
+                gates: self.extras.gates()?,
                 ranges: Ranges {
                     pods: self.pod_cidrs,
                     nodes: self.node_cidrs,
@@ -316,6 +323,7 @@ impl Args {
             },
             metrics_address: self.metrics_address,
             health_address: self.health_address,
+            webhook: self.extras.webhook(),
             replica: self.election.replica(),
             election: self.election.resolve(&name)?,
             log: self.log,

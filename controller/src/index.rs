@@ -3,6 +3,7 @@
 //! Filled by `watch`, read by `snapshot`. No I/O. A change that leaves a view equal concerns nobody;
 //! nothing is decided before every cache has had its first full list (I1).
 
+mod rollouts;
 mod told;
 mod views;
 
@@ -20,7 +21,8 @@ use onehop_core::node::NodeView;
 use onehop_runtime::watch::{Cache, Change, ObjectKey, Seen};
 
 use crate::plan::Machine;
-pub use views::{KnownPod, KnownPool, KnownService, PodLife};
+pub use rollouts::Rollout;
+pub use views::{KnownGate, KnownPod, KnownPool, KnownService, PodLife};
 use views::{KnownTargets, known_pod, known_pool, known_service, known_slice};
 
 /// Everything known of the cluster.
@@ -33,12 +35,16 @@ pub struct Index {
     machines: Option<Arc<BTreeMap<IpAddr, Machine>>>,
     pods: Cache<KnownPod>,
     pools: Cache<KnownPool>,
+    /// Only for advice: nothing waits for them.
+    rollouts: Cache<Rollout>,
     namespaces: Cache<BTreeMap<String, String>>,
     balancers: Cache<Arc<LoadBalancer>>,
     node_targets: Cache<KnownTargets>,
     slices_of: HashMap<ServiceKey, BTreeSet<ObjectKey>>,
     pods_at: HashMap<IpAddr, BTreeSet<ObjectKey>>,
     pods_by_uid: HashMap<PodUid, ObjectKey>,
+    /// Pods of which a gate about targets is shut.
+    shut: BTreeSet<ObjectKey>,
     /// Pods that are Ready agents, by node.
     agents: HashMap<NodeName, BTreeSet<ObjectKey>>,
     /// Counts what concerns everybody's addresses.
@@ -153,8 +159,13 @@ impl Index {
     /// A Pod came, changed or went. Endpoints tell of pods that serve; this tells of the end of
     /// those that do not, and concerns only who has a target at their address.
     pub fn on_pod(&mut self, event: Seen<Pod>) -> Touched {
+        let changes = self.pods.apply(event, known_pod);
+        self.took_in_pods(changes)
+    }
+
+    fn took_in_pods(&mut self, changes: Vec<Change<KnownPod>>) -> Touched {
         let mut addresses = BTreeSet::new();
-        for Change { key, old } in self.pods.apply(event, known_pod) {
+        for Change { key, old } in changes {
             if let Some(old) = old {
                 self.pods_by_uid.remove(&old.uid);
                 if let Some(node) = &old.ready_agent_of {
@@ -166,7 +177,12 @@ impl Index {
                     addresses.insert(address);
                 }
             }
+            self.shut.remove(&key);
             if let Some(new) = self.pods.get(&key) {
+                let open = |gate: &KnownGate| gate.status.as_deref() == Some("True");
+                if new.life == PodLife::Running && !new.gates.iter().all(open) {
+                    self.shut.insert(key.clone());
+                }
                 self.pods_by_uid.insert(new.uid.clone(), key.clone());
                 if let Some(node) = &new.ready_agent_of {
                     let pods = self.agents.entry(node.clone()).or_default();
@@ -321,6 +337,24 @@ impl Index {
     /// A pod by UID.
     pub fn pod(&self, uid: &PodUid) -> Option<&KnownPod> {
         self.pods.get(self.pods_by_uid.get(uid)?)
+    }
+
+    /// A pod by UID, with its name.
+    pub fn named_pod(&self, uid: &PodUid) -> Option<(&ObjectKey, &KnownPod)> {
+        let key = self.pods_by_uid.get(uid)?;
+        Some((key, self.pods.get(key)?))
+    }
+
+    /// Pods that run and of which a gate about targets is shut.
+    pub fn shut_pods(&self) -> impl Iterator<Item = (&ObjectKey, &KnownPod)> {
+        let pods = self.shut.iter();
+        pods.filter_map(|key| Some((key, self.pods.get(key)?)))
+    }
+
+    /// What the server answered to our write of a pod's status.
+    pub fn wrote_pod(&mut self, pod: &Pod) -> Touched {
+        let changes = self.pods.written(pod, known_pod);
+        self.took_in_pods(changes)
     }
 
     /// The pods that have this address.

@@ -22,4 +22,5 @@ pub mod snapshot;
 pub mod status;
 pub mod uninstall;
 mod watch;
+pub mod webhook;
 pub mod writes;

@@ -12,6 +12,7 @@ use onehop_controller::cloud::local::client::Client;
 use onehop_controller::http;
 use onehop_controller::lease::Election;
 use onehop_controller::uninstall;
+use onehop_controller::webhook::{Times, Webhook};
 use onehop_core::id::InstallId;
 use onehop_runtime::client::{Options, Requests, connect};
 use onehop_runtime::clock::Clock;
@@ -64,14 +65,23 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let caller = format!("{}_{started:x}{:x}", config.replica, std::process::id());
     let drawn = started ^ u64::from(std::process::id());
     let seed = config.seed.unwrap_or(drawn);
+    let given = config.election.as_ref().and_then(|e| e.namespace.clone());
+    let namespace = given.unwrap_or_else(|| client.default_namespace().to_owned());
     let election = config.election.map(|election| Election {
-        namespace: election
-            .namespace
-            .unwrap_or_else(|| client.default_namespace().to_owned()),
+        namespace: namespace.clone(),
         identity: caller.clone(),
         name: election.name,
         timing: election.timing,
     });
+    let webhook = match config.webhook {
+        Some((name, address)) => Some(Webhook {
+            listener: http::listen(address).await?,
+            namespace,
+            name,
+            times: Times::default(),
+        }),
+        None => None,
+    };
     let app = App {
         provider: (),
         client,
@@ -80,6 +90,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         settings: config.settings,
         metrics,
         election,
+        webhook,
     };
     let stop = CancellationToken::new();
     let stopper = stop.clone();

@@ -5,6 +5,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
 
 /// Handles of all metrics.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +40,18 @@ pub struct Measures {
     pub write_failures: Counter,
     /// Nodes that could not be told of a target before it was registered (ZD-04, ZD-12).
     pub untold_nodes: Counter,
+    /// Pods that wait for a readiness gate about a target (AWS-506).
+    pub gates_shut: Gauge,
+    /// Pods that lack a gate which their namespace asks for (AWS-508).
+    pub pods_without_gate: Gauge,
+    /// Gates opened since they had waited for too long (AWS-507).
+    pub gate_fail_safes: Counter,
+    /// Reviews of new pods, by what came of them.
+    pub reviews: Family<Reviewed, Counter>,
+    /// Handshakes with the webhook that failed: the API server does not trust what it is shown, perhaps (C-77).
+    pub webhook_handshakes_failed: Counter,
+    /// When the webhook's certificate ends, in seconds since 1970; 0 without one (C-77).
+    pub webhook_expiry: Gauge,
     /// 1 on the replica that writes.
     pub leader: Gauge,
 }
@@ -71,6 +84,13 @@ pub struct OfFamily {
 pub struct Right {
     /// The action.
     pub action: String,
+}
+
+/// Label of a review.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Reviewed {
+    /// `patched` or `unchanged`.
+    pub result: &'static str,
 }
 
 /// Labels of a failed lane.
@@ -155,6 +175,7 @@ impl Measures {
                 "Nodes that could not be told of a target before it was registered",
                 new.untold_nodes.clone(),
             );
+            new.register_extras(r);
             r.register(
                 "leader",
                 "Whether this replica is the one that writes",
@@ -162,6 +183,40 @@ impl Measures {
             );
         });
         new
+    }
+
+    /// Those of readiness gates and of the webhook.
+    fn register_extras(&self, r: &mut Registry) {
+        r.register(
+            "readiness_gates_shut",
+            "Pods that wait for a readiness gate about a target",
+            self.gates_shut.clone(),
+        );
+        r.register(
+            "pods_without_readiness_gate",
+            "Pods that lack a readiness gate which their namespace asks for",
+            self.pods_without_gate.clone(),
+        );
+        r.register(
+                "readiness_gate_fail_safes",
+                "Readiness gates opened although the target was not healthy, since they had waited for too long",
+                self.gate_fail_safes.clone(),
+            );
+        r.register(
+            "webhook_reviews",
+            "Reviews of new pods",
+            self.reviews.clone(),
+        );
+        r.register(
+            "webhook_handshakes_failed",
+            "Handshakes with the webhook that failed",
+            self.webhook_handshakes_failed.clone(),
+        );
+        r.register(
+            "webhook_certificate_expiry_seconds",
+            "When the webhook's certificate ends, in seconds since 1970; 0 without one",
+            self.webhook_expiry.clone(),
+        );
     }
 }
 

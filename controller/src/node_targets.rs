@@ -262,6 +262,17 @@ impl Register {
         listed.into_iter().filter_map(waited_for).collect()
     }
 
+    /// Whether flows to a pod of another Service may still come to an address, which is another pod's by now (ZD-86).
+    pub fn leaves_another(&self, address: IpAddr, service: &ServiceKey) -> bool {
+        let others = self.services.iter().filter(|(key, _)| *key != service);
+        others
+            .flat_map(|(_, of)| &of.entries)
+            .any(|(_, key, entry)| {
+                let leaves = matches!(entry, Entry::Pod(pod) if pod.state == TargetState::Draining);
+                key.address == address && leaves
+            })
+    }
+
     /// The nodes to which load balancers will deliver an address of the Service.
     pub fn vip_nodes(&self, service: &ServiceKey) -> impl Iterator<Item = &NodeName> {
         self.services

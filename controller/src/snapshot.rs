@@ -289,7 +289,7 @@ fn endpoint_state(index: &Index, endpoint: &Endpoint, going: &BTreeMap<NodeName,
             },
         };
     }
-    if !conditions.ready {
+    if !conditions.ready && !waits_for_gate(index, endpoint) {
         return State::NotReady;
     }
     match endpoint.node().and_then(|node| going.get(node)) {
@@ -297,6 +297,13 @@ fn endpoint_state(index: &Index, endpoint: &Endpoint, going: &BTreeMap<NodeName,
         Some(Going::Soon) => State::Displaced,
         None => State::Ready,
     }
+}
+
+/// Whether nothing but a gate of ours keeps an endpoint from being ready: it has to be a target first (AWS-412).
+fn waits_for_gate(index: &Index, endpoint: &Endpoint) -> bool {
+    let pod = endpoint.pod.as_ref().and_then(|pod| index.pod(&pod.uid));
+    let node = endpoint.node().and_then(|node| index.node(node));
+    pod.is_some_and(|pod| pod.waits) && node.is_some_and(|node| node.ready)
 }
 
 /// Node targets of one port in one family, at `at_port`: every node, whoever has endpoints; with policy Local the

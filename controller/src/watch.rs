@@ -38,6 +38,7 @@ pub(crate) fn start<P: Provider>(
     starter.kind(Index::on_namespace);
     starter.kind(Index::on_balancer);
     starter.kind(Index::on_node_targets);
+    starter.kind(Index::on_deployment);
     starter.tasks
 }
 

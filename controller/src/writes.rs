@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions,
 };
@@ -12,11 +12,14 @@ use onehop_core::crd::{
     AddressPool, AddressPoolStatus, LoadBalancer, LoadBalancerStatus, NodeInstall, NodeTargets,
     POOL_FINALIZER, SERVICE_FINALIZER, TARGETS_FINALIZER,
 };
-use onehop_core::id::{InstallId, NodeName, ServiceKey};
+use onehop_core::id::{InstallId, NodeName, PodUid, ServiceKey};
 use onehop_core::service::ServiceSpec;
+use onehop_core::time::Time;
+use onehop_runtime::watch::ObjectKey;
 use serde_json::{Value, json};
 
 use crate::lease::{Fence, Fenced};
+use crate::plan::gates::Said;
 
 /// The peer's finalizer on its bindings (AWS-123).
 const BINDING_FINALIZER: &str = "elbv2.k8s.aws/resources";
@@ -214,6 +217,41 @@ impl Writer {
         api.patch(name, &PatchParams::default(), &patch)
             .await
             .map_err(|e| failed(&tried, e))
+    }
+
+    /// Sets one condition of a pod, if it still is that pod (AWS-506); none: it is gone.
+    pub async fn pod_condition(
+        &self,
+        pod: &ObjectKey,
+        uid: &PodUid,
+        kind: &str,
+        said: &Said,
+        since: Time,
+    ) -> Written<Option<Pod>> {
+        self.fence.check()?;
+        // Merged by type: other conditions are the kubelet's.
+        let body = json!({
+            "metadata": { "uid": uid },
+            "status": { "conditions": [{
+                "type": kind, "status": said.status, "reason": said.reason, "message": said.message,
+                "lastTransitionTime": since.whole_seconds(),
+            }] },
+        });
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let params = PatchParams {
+            field_manager: Some(self.manager.clone()),
+            ..PatchParams::default()
+        };
+        let written = api
+            .patch_status(&pod.name, &params, &Patch::Strategic(&body))
+            .await
+            .map_err(|e| failed(format!("set condition {kind} of pod {}", pod.name), e));
+        match written {
+            Ok(pod) => Ok(Some(pod)),
+            // A pod of another UID is a conflict.
+            Err(error) if is_gone(&error) || error.is_conflict() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Applies a Service's status, whole.

@@ -8,6 +8,7 @@
 pub mod crd;
 pub mod diff;
 pub mod endpoint;
+pub mod gate;
 pub mod health;
 pub mod id;
 pub mod node;

@@ -16,6 +16,10 @@
 {{ include "onehop.fullname" . }}-controller
 {{- end -}}
 
+{{- define "onehop.webhook.name" -}}
+{{ include "onehop.fullname" . }}-webhook
+{{- end -}}
+
 {{- define "onehop.agent.name" -}}
 {{ include "onehop.fullname" . }}-node-agent
 {{- end -}}

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use onehop_core::crd::{AGENT_COMPONENT, COMPONENT_LABEL};
 use onehop_core::crd::{AddressPool, AddressPoolStatus, Feature, NodeTargets};
 use onehop_core::endpoint::Slice;
+use onehop_core::gate;
 use onehop_core::id::{InstallId, NodeName, PodUid, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
@@ -45,6 +46,27 @@ pub struct KnownPod {
     pub life: PodLife,
     /// The node whose Ready agent it is.
     pub ready_agent_of: Option<NodeName>,
+    /// Its gates that are about targets.
+    pub gates: Vec<KnownGate>,
+    /// Since when its containers are ready.
+    pub containers_ready: Option<Time>,
+    /// Only such gates keep it from being ready (AWS-412).
+    pub waits: bool,
+    /// `spec.terminationGracePeriodSeconds`.
+    pub grace: Duration,
+}
+
+/// A readiness gate that is about a target, and its condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownGate {
+    /// Type of the condition.
+    pub kind: String,
+    /// Its status; none: there is no condition.
+    pub status: Option<String>,
+    /// Its reason.
+    pub reason: Option<String>,
+    /// When the status changed last.
+    pub since: Option<Time>,
 }
 
 /// Whether a pod lives.
@@ -167,7 +189,34 @@ pub(super) fn known_pod(pod: &Pod) -> Option<KnownPod> {
         addresses,
         life,
         ready_agent_of: ready_agent_of(pod),
+        gates: gate::gates(pod).map(|kind| known_gate(pod, kind)).collect(),
+        containers_ready: gate::condition(pod, "ContainersReady")
+            .filter(|c| c.status == "True")
+            .and_then(|c| c.last_transition_time.as_ref())
+            .map(Time::from),
+        waits: gate::waits(pod),
+        grace: grace(pod),
     })
+}
+
+fn known_gate(pod: &Pod, kind: &str) -> KnownGate {
+    let condition = gate::condition(pod, kind);
+    KnownGate {
+        kind: kind.to_owned(),
+        status: condition.map(|c| c.status.clone()),
+        reason: condition.and_then(|c| c.reason.clone()),
+        since: condition
+            .and_then(|c| c.last_transition_time.as_ref())
+            .map(Time::from),
+    }
+}
+
+fn grace(pod: &Pod) -> Duration {
+    let spec = pod.spec.as_ref();
+    let seconds = spec.and_then(|s| s.termination_grace_period_seconds);
+    // What the API server fills in.
+    let seconds = seconds.unwrap_or(30).try_into().unwrap_or(0);
+    Duration::from_secs(seconds)
 }
 
 /// Agents are known by a label that the chart puts on their pods (K-24).

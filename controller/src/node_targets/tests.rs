@@ -146,6 +146,7 @@ fn set(register: &mut Register, state: TargetState) -> News {
             port: 30080,
         },
         state,
+        seen: None,
     };
     let told = Told {
         targets: vec![listed],
@@ -190,4 +191,36 @@ fn k20_since_is_when_the_state_began() {
         (TargetState::Active, NOW),
         "K-20"
     );
+}
+
+#[test]
+fn zd86_aws429_an_address_that_still_leaves_another_service_is_not_free() {
+    let address = IpAddr::from([10, 244, 1, 1]);
+    let (web, api) = (
+        ServiceKey::new("default", "web"),
+        ServiceKey::new("default", "api"),
+    );
+    let leaves = |state| {
+        let target = serde_json::json!({
+            "service": { "namespace": "default", "name": "web", "uid": "u" }, "portName": "http",
+            "protocol": "TCP", "address": address, "targetPort": 8080, "podUID": "p", "podName": "web-1",
+            "health": "agent", "clientIP": "preserve", "state": state, "since": NOW,
+        });
+        let target = serde_json::from_value(target).unwrap();
+        let key = TargetKey {
+            address,
+            port: 8080,
+        };
+        let of = OfService {
+            entries: vec![("a".into(), key, Entry::Pod(target))],
+            vips: BTreeMap::new(),
+        };
+        let mut register = Register::default();
+        register.services.insert(web.clone(), of);
+        [&api, &web].map(|service| register.leaves_another(address, service))
+    };
+    assert_eq!(leaves("draining"), [true, false], "ZD-86: for others only");
+    for state in ["active", "held", "released"] {
+        assert_eq!(leaves(state), [false, false], "ZD-86: {state}");
+    }
 }

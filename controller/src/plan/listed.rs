@@ -3,7 +3,7 @@
 use onehop_core::crd::{TargetMode, TargetState};
 use onehop_core::id::PortKey;
 
-use super::membership::TargetKey;
+use super::membership::{CloudState, TargetKey};
 
 /// A target of one port's group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,4 +16,6 @@ pub struct Listed {
     pub key: TargetKey,
     /// How it stands: from the moment its registration is asked for.
     pub state: TargetState,
+    /// What the cloud said of it at the last look; none: it has none like it in a group that is there to stay.
+    pub seen: Option<CloudState>,
 }

@@ -4,7 +4,9 @@
 //! them by the rules of [`order`]. The executor in `reconcile` runs groups, lane by lane. Nothing here
 //! does I/O or knows a cloud.
 
+pub mod advice;
 pub mod custody;
+pub mod gates;
 mod intent;
 mod listed;
 pub mod membership;

@@ -368,6 +368,22 @@ pub trait Provider: Send + Sync + 'static {
         now: Time,
     ) -> Plan<Self::Step>;
 
+    /// Whether a port's group has as many targets as it may, so that others are left out (AWS-433). Pure.
+    fn is_full(&self, _intent: &Intent, _port: &PortKey, _seen: &Self::Observed) -> bool {
+        false
+    }
+
+    /// Readiness gates that another program has given to pods of a Service which we have now, with the port that each is
+    /// about (AWS-504). Pure.
+    fn peer_gates(&self, _intent: &Intent, _seen: &Self::Observed) -> BTreeMap<String, PortKey> {
+        BTreeMap::new()
+    }
+
+    /// What the gates of another program for a Service's pods begin with, whichever group they are about (AWS-505). Pure.
+    fn peer_gate_stem(&self, _service: &ServiceKey) -> Option<String> {
+        None
+    }
+
     /// Finalizer of the program from which load balancers can be taken over, and to which they can be given back.
     fn their_finalizer(&self) -> Option<&'static str> {
         None

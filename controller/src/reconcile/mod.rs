@@ -5,10 +5,13 @@
 //! the cloud was listed (I1, I6).
 
 mod addresses;
+mod advice;
 mod agentless;
 mod cases;
 mod clean;
 mod custody;
+mod gates;
+mod injection;
 mod lanes;
 mod memory;
 mod nodes;
@@ -21,6 +24,7 @@ mod rights;
 mod say;
 mod second_look;
 
+pub use gates::Gates;
 pub use pools::LEVELS as POOL_LEVELS;
 
 use std::collections::{BTreeMap, HashMap};
@@ -79,6 +83,8 @@ pub struct Settings {
     pub orphan_grace: Duration,
     /// How agents answer for the health of pods; none: they do not.
     pub pod_health: Option<PodHealth>,
+    /// How readiness gates of pods are turned; none: they are not.
+    pub gates: Option<Gates>,
 }
 
 /// How agents answer for the health of pods (K-24).
@@ -291,6 +297,7 @@ impl<P: Provider> Reconciler<P> {
         tokio::select! {
             () = self.drive(stop) => {}
             () = self.keep_pools() => {}
+            () = self.keep_gates() => {}
         }
         nodes.abort();
     }

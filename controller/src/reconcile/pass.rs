@@ -108,6 +108,7 @@ impl<P: Provider> Reconciler<P> {
             next_try,
             custody_again,
             self.agents_awaited(&cases),
+            self.turn_gates(&cases, &memory.ours(&intents), &seen).await,
             self.say(shard, &cases, &intents, memory).await,
             self.second_look(&intents, &seen, memory).await,
             self.clean_up(&cases, &mark, &seen, memory).await,

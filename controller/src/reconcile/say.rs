@@ -36,6 +36,9 @@ impl<P: Provider> Reconciler<P> {
                 .map(|(intent, seen)| self.provider.outcome(intent, seen, now));
             let of = memory.services.entry(key.clone()).or_default();
             self.events_of(wanted, outcome.as_ref(), error.as_ref(), of);
+            if let Some(intent) = intent.filter(|_| of.take_over.is_none()) {
+                self.advise(&wanted.service.spec, &intent.spec, of);
+            }
             let outcome = intent.zip(outcome.as_ref());
             let result = self.write_one(wanted, outcome, error.clone(), of).await;
             let next =

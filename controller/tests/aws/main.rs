@@ -10,6 +10,8 @@ mod cli;
 #[path = "../shared/cluster.rs"]
 mod cluster;
 mod economy;
+#[path = "../shared/gated.rs"]
+mod gated;
 mod owners;
 mod peer;
 mod rights;

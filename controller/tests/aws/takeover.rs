@@ -11,6 +11,7 @@ use onehop_core::crd::{
 };
 use serde_json::json;
 
+use crate::gated::{gated_pod, says};
 use crate::peer::{FINALIZER, Peer, Targets, bindings, tags};
 use crate::world::{Flags, INSTALL, OWN_CLASS, PEER_CLASS, World};
 
@@ -431,4 +432,44 @@ async fn aws129_i6_a_take_over_that_is_killed_after_any_call_is_carried_on() {
     world.quiet(QUIET).await;
     assert_eq!(peer.registered(&world.aws), registered, "AWS-129");
     assert_eq!(world.aws.counts(), (1, 1, 3), "I6: nothing was made twice");
+}
+
+/// Pods outlive a take-over: their gates are still turned, by us, and those of groups that are gone are opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn aws504_aws505_the_peers_gates_of_a_service_that_is_ours_now_are_turned() {
+    let world = World::start().await;
+    let peer = Peer::serves(&world, "web", Targets::Pods).await;
+    let of = |name: &str| format!("target-health.elbv2.k8s.aws/{name}");
+    let known = of(peer.group.split('/').nth(1).unwrap());
+    let gone = of("k8s-default-web-0000000000");
+    let others = of("k8s-default-ingress-0000000000");
+    gated_pod(&world.client(), 4, &[&known, &gone, &others]).await;
+    world.endpoints("web", &[1, 2, 3, 4]).await;
+    let controller = world.controller(Flags::default()).await;
+    at_stage(&world, "web", TakeOverStage::Observing).await;
+    world.quiet(QUIET).await;
+    for gate in [&known, &gone, &others] {
+        assert_eq!(
+            says(&world.client(), 4, gate).await,
+            None,
+            "AWS-504: not ours yet"
+        );
+    }
+    controller.kill().await;
+    let _controller = world.controller(Flags::taking("default/web")).await;
+    taken(&world, "web").await;
+    let comes_to = async |gate: &str, reason: &str| {
+        let said = Some(("True".to_owned(), reason.to_owned()));
+        let what = format!("{gate} says {reason}");
+        world
+            .eventually(&what, async |w| says(&w.client(), 4, gate).await == said)
+            .await;
+    };
+    comes_to(&known, "Healthy").await;
+    comes_to(&gone, "NoTargetGroup").await;
+    assert_eq!(
+        says(&world.client(), 4, &others).await,
+        None,
+        "AWS-504: it is the peer's"
+    );
 }

@@ -25,7 +25,7 @@ use onehop_controller::cloud::aws::settings::{PeerServices, Selection, Settings 
 use onehop_controller::lease::{Election, Lost, Timing};
 use onehop_controller::node_targets::Ranges;
 use onehop_controller::policy::Policies;
-use onehop_controller::reconcile::{Orphans, Settings};
+use onehop_controller::reconcile::{Gates, Orphans, Settings};
 use onehop_controller::snapshot::{Claim, Classless};
 use onehop_core::crd::LoadBalancer;
 use onehop_runtime::clock::Clock;
@@ -263,9 +263,14 @@ impl World {
                 orphans: flags.orphans,
                 orphan_grace: Duration::ZERO,
                 pod_health: None,
+                gates: Some(Gates {
+                    limit: None,
+                    nobodys_after: Duration::from_secs(1),
+                }),
             },
             metrics: metrics.clone(),
             election: Some(election),
+            webhook: None,
         };
         let (sender, phase) = watch::channel(Phase::default());
         let stop = CancellationToken::new();

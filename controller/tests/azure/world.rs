@@ -249,9 +249,11 @@ impl World {
                 orphans: Orphans::Report,
                 orphan_grace: Duration::ZERO,
                 pod_health: None,
+                gates: None,
             },
             metrics: Metrics::default(),
             election: None,
+            webhook: None,
         };
         let (sender, phase) = watch::channel(Phase::default());
         let stop = CancellationToken::new();

@@ -13,14 +13,20 @@ mod cluster;
 #[path = "../../../e2e/src/documented.rs"]
 mod documented;
 mod events;
+mod flaps;
+#[path = "../shared/gated.rs"]
+mod gated;
+mod gates;
 mod gitops;
 mod installs;
 mod leaders;
 mod pod_health;
 mod pools;
 mod repairs;
+mod successions;
 mod support;
 mod telling;
+mod webhook;
 mod witness;
 mod world;
 

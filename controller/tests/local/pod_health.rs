@@ -21,7 +21,7 @@ async fn world(wait: Duration) -> World {
 }
 
 /// The agent of `node-1` says that it answers for pods.
-async fn agent_answers(world: &World) {
+pub(crate) async fn agent_answers(world: &World) {
     let objects: Api<NodeTargets> = Api::all(world.admin());
     let object = json!({ "metadata": { "name": "node-1" }, "spec": {} });
     let object = serde_json::from_value(object).unwrap();

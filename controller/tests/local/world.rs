@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use e2e_apiserver::{ApiServer, Clock as ApiClock, Config as ApiConfig, Identity, Serving};
@@ -23,8 +23,9 @@ use onehop_controller::cloud::local::{Local, plan, resolve::NodeProxy};
 use onehop_controller::lease::{Election, Lost, Timing};
 use onehop_controller::node_targets::Ranges;
 use onehop_controller::policy::Policies;
-use onehop_controller::reconcile::{Orphans, PodHealth, Settings};
+use onehop_controller::reconcile::{Gates, Orphans, PodHealth, Settings};
 use onehop_controller::snapshot::{Claim, Classless};
+use onehop_controller::webhook::{Times, Webhook};
 use onehop_core::crd::{AddressPool, LoadBalancer};
 use onehop_core::id::InstallId;
 use onehop_core::node::EXCLUDE_LABEL;
@@ -53,9 +54,13 @@ pub(crate) struct World {
     /// How the controllers behave that are started from now on.
     pub(crate) tune: Tune,
     witness: Witness,
+    down: Down,
     _driver: Driver,
     rest: JoinHandle<std::io::Result<()>>,
 }
+
+/// Targets that do not answer.
+type Down = Arc<Mutex<BTreeSet<IpAddr>>>;
 
 impl Drop for World {
     fn drop(&mut self) {
@@ -71,6 +76,10 @@ pub(crate) struct Tune {
     pub(crate) orphans: Orphans,
     pub(crate) orphan_grace: Duration,
     pub(crate) pod_health: Option<PodHealth>,
+    /// Where its webhook listens, if it has one.
+    pub(crate) webhook: Arc<Mutex<Option<std::net::TcpListener>>>,
+    /// How long gates wait.
+    pub(crate) gate_limit: Duration,
     /// How long what it writes to nodes is on its way.
     pub(crate) to_nodes: ToNodes,
     /// Its clock.
@@ -200,7 +209,10 @@ impl World {
         };
         let cloud = Cloud::new(config, clock);
         let driver = Driver::start(cloud.clone());
-        let up = VirtualNode::new(|_: SocketAddr| true);
+        let down: Down = Arc::default();
+        let of_all = Arc::clone(&down);
+        let up = move |at: SocketAddr| !of_all.lock().unwrap().contains(&at.ip());
+        let up = VirtualNode::new(up);
         driver.attach("a", [10, 0, 9, 1].into(), Arc::new(up));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -220,10 +232,13 @@ impl World {
                 orphans: Orphans::Report,
                 orphan_grace: Duration::ZERO,
                 pod_health: None,
+                webhook: Arc::default(),
+                gate_limit: Duration::from_mins(10),
                 to_nodes: ToNodes::AtOnce,
                 clock,
             },
             witness,
+            down,
             _driver: driver,
             rest,
         };
@@ -300,6 +315,17 @@ impl World {
         self.start_controller(install, class, Some(election))
     }
 
+    fn webhook(&self) -> Option<Webhook> {
+        let listener = self.tune.webhook.lock().unwrap().take()?;
+        listener.set_nonblocking(true).unwrap();
+        Some(Webhook {
+            listener: tokio::net::TcpListener::from_std(listener).unwrap(),
+            namespace: "default".to_owned(),
+            name: "onehop-webhook".to_owned(),
+            times: Times::default(),
+        })
+    }
+
     fn start_controller(
         &self,
         install: &str,
@@ -338,9 +364,14 @@ impl World {
                 orphans: self.tune.orphans,
                 orphan_grace: self.tune.orphan_grace,
                 pod_health: self.tune.pod_health,
+                gates: Some(Gates {
+                    limit: Some(self.tune.gate_limit),
+                    nobodys_after: Duration::from_secs(1),
+                }),
             },
             metrics: metrics.clone(),
             election,
+            webhook: self.webhook(),
         };
         let (sender, phase) = watch::channel(Phase::default());
         let stop = CancellationToken::new();
@@ -525,6 +556,16 @@ impl World {
         conditions
             .into_iter()
             .find(|c| c.type_ == "onehop.dev/LoadBalancerReady")
+    }
+
+    /// Whether the target at an address answers from now on.
+    pub(crate) fn answers(&self, address: IpAddr, answers: bool) {
+        let mut down = self.down.lock().unwrap();
+        if answers {
+            down.remove(&address);
+        } else {
+            down.insert(address);
+        }
     }
 
     /// Somebody else makes a load balancer with this address.

@@ -87,6 +87,7 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
     let values = with(json!({
         "installId": "blue", "loadBalancerClass": ["example.com/a"], "claimClassless": true, "membership": "compat",
         "metricsPort": 9080, "healthPort": 9081,
+        "readinessGates": {"limitSeconds": 0}, "webhook": {"enabled": true, "port": 9444},
         "leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s", "retryPeriod": "1s"},
         "agent": {"clusterCIDR": ["10.244.0.0/16"], "nodePortAddresses": ["all"], "masqueradeAll": true, "masqueradeBit": 15, "podHealthPort": 10291},
     }));
@@ -113,6 +114,13 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
     );
     let asked = config.settings.pod_health.map(|of| of.port);
     assert_eq!(asked, Some(10291), "ZD-35");
+    let gates = config.settings.gates.context("gates")?;
+    assert_eq!(gates.limit, None, "AWS-507: never");
+    let (name, address) = config.webhook.context("a webhook")?;
+    assert_eq!(address.port(), 9444);
+    for kind in ["Service", "Secret", "MutatingWebhookConfiguration"] {
+        rendered.object(kind, &name)?;
+    }
     let election = config.election.context("an election")?;
     assert_eq!(election.namespace.as_deref(), Some(NAMESPACE));
     // Only this Lease may be read and changed.

@@ -44,17 +44,17 @@ const FOREIGN: [&str; 6] = [
 ];
 
 /// A real control plane with nothing of ours, and the clients of its users.
-struct Site {
-    clock: Clock,
-    user: User,
-    plane: ControlPlane,
+pub(crate) struct Site {
+    pub(crate) clock: Clock,
+    pub(crate) user: User,
+    pub(crate) plane: ControlPlane,
     _open: OnLoopback,
     // Last: its end takes every process and namespace with it.
-    fabric: Fabric,
+    pub(crate) fabric: Fabric,
 }
 
 impl Site {
-    async fn start() -> Result<Self> {
+    pub(crate) async fn start() -> Result<Self> {
         let clock = Clock::system();
         let tag = WorldTag::new()?;
         let folder = std::env::temp_dir().join(format!("onehop-site-{}", tag.as_str()));
@@ -75,14 +75,14 @@ impl Site {
         })
     }
 
-    fn end(self) -> Result<()> {
+    pub(crate) fn end(self) -> Result<()> {
         self.plane.check()?;
         self.fabric.end()?;
         std::fs::remove_dir_all(&self.user.home).context("remove the folder")
     }
 
     /// Runs Helm on our release, which has to succeed.
-    async fn helm(&self, args: &[&str]) -> Result<String> {
+    pub(crate) async fn helm(&self, args: &[&str]) -> Result<String> {
         let output = self.try_helm(args).await?;
         let said = said(&output);
         ensure!(output.status.success(), "helm {args:?}: {said}");

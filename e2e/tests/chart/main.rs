@@ -19,3 +19,4 @@ mod sets;
 mod used;
 mod user;
 mod values;
+mod webhook;

@@ -60,6 +60,7 @@ pub(crate) fn golden() -> Result<Vec<Set>> {
             "everything",
             serde_saphyr::from_str(include_str!("everything.yaml"))?,
         ),
+        set("webhook", with(json!({"webhook": {"enabled": true}}))),
         set("aws", aws()),
         set("monitoring", with(monitoring())),
         set(

@@ -32,7 +32,12 @@ async fn life() -> Result<World> {
     };
     let world = World::start(config).await?;
     let objects = &world.objects;
-    objects.create(deployment("web", 2, OnTerm::Exit)).await?;
+    // Nobody's gate: the controller opens it.
+    let mut pods = deployment("web", 2, OnTerm::Exit);
+    let gate = json!([{"conditionType": "target-health.onehop.dev/nobody"}]);
+    pods["spec"]["template"]["spec"]["readinessGates"] = gate;
+    objects.create(pods).await?;
+    objects.rolled_out("web", WITHIN).await?;
     // Taken on every node, so that the agents have something to tell.
     let mut taken = Vec::new();
     for kubelet in &world.kubelets {

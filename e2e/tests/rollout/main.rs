@@ -5,6 +5,7 @@ mod aws;
 mod cells;
 mod changes;
 mod controller_killed;
+mod gates;
 mod graceful;
 mod guard;
 mod instant;

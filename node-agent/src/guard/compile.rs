@@ -121,6 +121,7 @@ pub(super) fn key(
                 state: listed.target.state,
                 guarded: until.is_some_and(|end| end > now),
                 own: endpoints.iter().find(|e| e.address == key.address),
+                waits: pods.waits(&identity.pod),
                 others,
                 fate: cluster.fate(),
             });

@@ -20,6 +20,8 @@ pub(super) struct Facts<'a> {
     pub(super) guarded: bool,
     /// Its own endpoint.
     pub(super) own: Option<&'a Endpoint>,
+    /// Only gates that wait for the load balancer keep it from being ready: they would wait for ever if this did for them.
+    pub(super) waits: bool,
     /// Whether anybody else takes new flows.
     pub(super) others: bool,
     /// What is to become of the node.
@@ -42,7 +44,9 @@ pub(super) fn answer(facts: &Facts<'_>) -> bool {
         (Fate::Out, _) | (_, Standing::Replaced) => false,
         // A pod on a node that goes serves for as long as the floor needs it (ZD-76).
         (Fate::Goes, _) => held && serves,
-        (Fate::Stays, Standing::Lives) if conditions.is_some_and(|c| c.ready) => true,
+        (Fate::Stays, Standing::Lives) if facts.waits || conditions.is_some_and(|c| c.ready) => {
+            true
+        }
         // A new flow would be accepted: by another endpoint, or by the pod itself.
         (Fate::Stays, _) => (held || undecided) && (facts.others || serves),
     }
@@ -145,6 +149,7 @@ mod tests {
                     state,
                     guarded,
                     own: own.as_ref(),
+                    waits: false,
                     others,
                     fate,
                 })
@@ -164,6 +169,29 @@ mod tests {
             assert_eq!(goes, [false, false, serves], "ZD-78: {row}");
             let out = states.map(|state| of(state, true, Fate::Out));
             assert_eq!(out, [false; 3], "ZD-78: {row}");
+        }
+    }
+
+    #[test]
+    fn aws412_a_pod_that_waits_for_its_gate_passes_the_check_that_the_gate_waits_for() {
+        let of = |standing, waits, fate| {
+            answer(&Facts {
+                standing,
+                state: TargetState::Active,
+                guarded: false,
+                own: None,
+                waits,
+                others: false,
+                fate,
+            })
+        };
+        assert!(of(Standing::Lives, true, Fate::Stays), "AWS-412");
+        assert!(!of(Standing::Lives, false, Fate::Stays), "ZD-31");
+        for standing in [Standing::Leaves, Standing::Gone, Standing::Replaced] {
+            assert!(!of(standing, true, Fate::Stays), "{standing:?}: ZD-31");
+        }
+        for fate in [Fate::Goes, Fate::Out] {
+            assert!(!of(Standing::Lives, true, fate), "{fate:?}: ZD-78");
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Pod;
+use onehop_core::gate;
 use onehop_core::id::PodUid;
 use onehop_runtime::watch::ObjectKey;
 
@@ -17,6 +18,8 @@ pub struct PodView {
     pub addresses: Vec<IpAddr>,
     /// How it stands.
     pub life: Life,
+    /// Only gates that wait for the load balancer keep it from being ready (AWS-412).
+    pub waits: bool,
 }
 
 /// How a pod stands.
@@ -61,6 +64,7 @@ impl PodView {
             uid: PodUid::from(pod.metadata.uid.clone().unwrap_or_default()),
             addresses: addresses.filter_map(|ip| ip.ip.parse().ok()).collect(),
             life,
+            waits: life == Life::Lives && gate::waits(pod),
         }
     }
 }
@@ -90,6 +94,11 @@ impl Pods {
     /// How a pod stands; none: there is no such pod on this node (any more).
     pub fn life(&self, uid: &PodUid) -> Option<Life> {
         self.all.values().find(|p| p.uid == *uid).map(|p| p.life)
+    }
+
+    /// Whether only gates that wait for the load balancer keep a pod from being ready.
+    pub fn waits(&self, uid: &PodUid) -> bool {
+        self.all.values().any(|p| p.uid == *uid && p.waits)
     }
 
     /// The pod that uses an address.

@@ -137,6 +137,7 @@ impl World {
             uid: name.into(),
             addresses: vec![addr(last)],
             life,
+            waits: false,
         };
         self.guards.pod(Step::Apply(pod_key(name), view));
     }

@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use onehop_core::crd::TargetState;
-use onehop_core::id::{Cidr, PortKey, Protocol};
+use onehop_core::gate;
+use onehop_core::id::{Cidr, PortKey, Protocol, ServiceKey};
 use onehop_core::time::Time;
 
 use super::annotations;
-use super::model::{GroupProtocol, Observed, Tagged};
+use super::model::{Group, GroupProtocol, Observed, Tagged};
 use super::resolve::keeps_client;
 use super::settings::Settings;
 use super::wanted::{balancers, decide, groups_of, known_targets, mode_of, stack};
 use crate::plan::membership::{Action, CloudState, State, TargetKey};
-use crate::plan::{Intent, Listed};
+use crate::plan::{Intent, Listed, gates};
 
 /// Ports whose targets see the load balancer nodes' addresses: those are of its subnets (ZD-14).
 pub(super) fn sources(
@@ -51,8 +52,8 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
             let decision = decide(intent, group, now);
             let (known, _) = known_targets(group, &intent.machines);
             let mut states: BTreeMap<TargetKey, TargetState> = BTreeMap::new();
-            for (target, cloud) in known {
-                states.insert(target, state_of(cloud, retired));
+            for (target, cloud) in &known {
+                states.insert(*target, state_of(*cloud, retired));
             }
             for (target, _) in decision.with(Action::Hold) {
                 states.insert(target, TargetState::Held);
@@ -67,6 +68,7 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
                 mode: mode_of(group.target),
                 key: target,
                 state,
+                seen: known.get(&target).copied().filter(|_| !retired),
             }));
         }
         if !in_mode {
@@ -78,10 +80,41 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
                 mode: port.mode,
                 key: member.key,
                 state: TargetState::Active,
+                seen: None,
             }));
         }
     }
     all
+}
+
+/// Whether a port's group has as many targets as it may (AWS-433); 0: there is no limit.
+pub(super) fn is_full(most: usize, intent: &Intent, port: &PortKey, seen: &Observed) -> bool {
+    let mut numbers = intent.spec.ports.iter().filter(|p| p.key() == *port);
+    let full = |group: &Group| {
+        let targets = group.targets.as_ref().map_or(0, BTreeMap::len);
+        group.retired().is_none() && targets >= most
+    };
+    most > 0 && numbers.any(|p| groups_of(intent, p.port, seen).any(full))
+}
+
+/// Gates of the peer's for groups that it has made for this Service, which we have now: its bindings are named as groups
+/// are (AWS-504).
+pub(super) fn peer_gates(intent: &Intent, seen: &Observed) -> BTreeMap<String, PortKey> {
+    let mut gates = BTreeMap::new();
+    for port in &intent.spec.ports {
+        let groups = groups_of(intent, port.port, seen);
+        let peers = groups.filter(|group| group.name.starts_with("k8s-"));
+        for group in peers.filter(|group| carries(group.protocol, port.protocol)) {
+            let gate = format!("{}{}", gate::PEER_PREFIX, group.name);
+            gates.entry(gate).or_insert_with(|| port.key());
+        }
+    }
+    gates
+}
+
+/// What gates of the peer's for this Service begin with.
+pub(super) fn peer_gate_stem(service: &ServiceKey) -> String {
+    format!("{}k8s-{}", gate::PEER_PREFIX, gates::stem(service))
 }
 
 /// Whether a group takes flows of a protocol: one that is merged is listed for both of its ports.
@@ -157,6 +190,23 @@ mod tests {
         converge(&mut model, Some(&intent), NOW);
         assert_eq!(model.seen.groups.len(), 1);
         assert_eq!(names(listed(&intent, &model.seen, NOW)), both, "K-20");
+    }
+
+    #[test]
+    fn aws507_aws433_a_group_with_as_many_targets_as_it_may_is_full() {
+        let service = service(("default", "web"), UID_A, &[(80, 8080, 30080)]);
+        let service = annotated(service, &[("aws-load-balancer-nlb-target-type", "ip")]);
+        let ready = [(1, State::Ready), (2, State::Ready)];
+        let intent = intent(&service, resolve(&settings(), &service, None), &ready);
+        let mut model = Model::on(network(&["192.168.0.0/19"]));
+        converge(&mut model, Some(&intent), NOW);
+        let port = intent.spec.ports[0].key();
+        let full = |most| is_full(most, &intent, &port, &model.seen);
+        assert_eq!(
+            [0, 1, 2, 3].map(full),
+            [false, true, true, false],
+            "AWS-433"
+        );
     }
 
     #[test]

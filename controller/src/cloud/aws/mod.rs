@@ -33,7 +33,7 @@ pub use self::takeover::FINALIZER as PEER_FINALIZER;
 
 use self::client::Client;
 use self::model::{Observed, Tagged};
-use self::settings::Settings;
+use self::settings::{PeerServices, Settings};
 use self::step::AwsStep;
 use self::takeover::Situation;
 use super::{AddressBook, CloudError, Holder};
@@ -199,6 +199,18 @@ impl Provider for Aws {
 
     fn sources(&self, intent: &Intent, seen: &Observed) -> BTreeMap<PortKey, Vec<Cidr>> {
         listed::sources(&self.settings, intent, seen)
+    }
+
+    fn is_full(&self, intent: &Intent, port: &PortKey, seen: &Observed) -> bool {
+        listed::is_full(self.settings.max_targets, intent, port, seen)
+    }
+
+    fn peer_gates(&self, intent: &Intent, seen: &Observed) -> BTreeMap<String, PortKey> {
+        listed::peer_gates(intent, seen)
+    }
+
+    fn peer_gate_stem(&self, service: &ServiceKey) -> Option<String> {
+        (self.settings.take_over.peer == PeerServices::Off).then(|| listed::peer_gate_stem(service))
     }
 
     fn listed(&self, intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed> {

@@ -201,6 +201,7 @@ pub(super) fn listed(
                     ..*key
                 },
                 state: *state,
+                seen: filled.seen.get(key).copied(),
             }));
         }
     }

@@ -29,11 +29,18 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
                     states.insert(target, TargetState::Active);
                 }
             }
-            all.extend(states.into_iter().map(|(target, state)| Listed {
-                port: key.clone(),
-                mode: group.spec.mode,
-                key: target,
-                state,
+            all.extend(states.into_iter().map(|(target, state)| {
+                Listed {
+                    port: key.clone(),
+                    mode: group.spec.mode,
+                    key: target,
+                    state,
+                    seen: group
+                        .targets
+                        .get(&target)
+                        .copied()
+                        .filter(|_| group.retired.is_none()),
+                }
             }));
         }
         if current_group(intent, port, seen).is_none() {
@@ -45,6 +52,7 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
                 mode: port.mode,
                 key: member.key,
                 state: TargetState::Active,
+                seen: None,
             }));
         }
     }
