@@ -124,3 +124,51 @@ async fn az500_it_reads_what_the_controller_made() {
         "what may come in: {ours:?}"
     );
 }
+
+/// The reader that is built from `azure_mgmt_network`, a crate that was not written here.
+const READER: &str = "ONEHOP_AZURE_READER";
+
+async fn token(world: &World) -> String {
+    let asked = reqwest::Client::new()
+        .post(format!("{}tenant/oauth2/v2.0/token", world.url))
+        .body("client_id=client&client_secret=secret&scope=x%2F.default");
+    let text = asked.send().await.unwrap().text().await.unwrap();
+    let answer: Value = text.parse().unwrap();
+    answer["access_token"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn az411_az505_a_third_reader_with_types_of_its_own_reads_the_same() {
+    let reader = std::env::var(READER)
+        .unwrap_or_else(|_| panic!("{READER} names no reader: run ./e2e/run test wire"));
+    let world = World::start().await;
+    let _controller = world.controller().await;
+    world.endpoints("pods", &[1, 2]).await;
+    let vip = ("onehop.dev/target", "vip");
+    let internal = annotations(&[vip, ("load-balancer-internal", "true")]);
+    let closed = annotations(&[vip, ("allowed-ip-ranges", "30.0.0.0/8,31.0.0.0/8")]);
+    let services = [
+        ("web", annotations(&[vip])),
+        ("pods", json!({})),
+        ("inside", internal),
+        ("closed", closed),
+    ];
+    for (name, annotations) in services {
+        world.service(name, json!({}), annotations).await;
+        world.has_address(name).await;
+    }
+    let printed = case(&world, "reads").await;
+    let first: Value = printed.lines().next().unwrap().parse().unwrap();
+    let mut command = std::process::Command::new(reader);
+    command
+        .args([&world.url, "sub", "rg"])
+        .env("AZURE_TOKEN", token(&world).await);
+    let output = tokio::task::spawn_blocking(move || command.output());
+    let output = output.await.unwrap().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let second: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(second["balancers"].as_object().unwrap().len(), 2);
+    assert_eq!(second["public_ips"].as_object().unwrap().len(), 3);
+    assert_eq!(second, first, "AZ-505: with two sets of types one reading");
+}
