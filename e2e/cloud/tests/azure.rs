@@ -211,7 +211,7 @@ fn and(list: &str, change: impl FnOnce(&mut Value)) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn az360_az361_az364_az366_writes_are_operations_and_etags_guard_them() {
+async fn az360_az361_az364_az366_fc94_fct17_writes_are_operations_and_etags_guard_them() {
     let api = Api::start().await;
     let made = api.put("loadBalancers", "lb", balancer()).await;
     assert_eq!(made.code(), "201 -", "AZ-360");
@@ -238,6 +238,12 @@ async fn az360_az361_az364_az366_writes_are_operations_and_etags_guard_them() {
         refused.body["error"]["details"][0]["code"], "PreconditionFailedEtagMismatch",
         "ZA-54"
     );
+    // FC-T17: of two that have read the same, one is refused.
+    let same = there.body["etag"].as_str();
+    let first = api.call(Method::PUT, &lb, &there.body, same).await;
+    assert_eq!(first.code(), "200 -", "FC-T17");
+    let second = api.call(Method::PUT, &lb, &there.body, same).await;
+    assert_eq!(second.code(), "412 PreconditionFailed", "FC-T17");
     let pip = api.get("publicIPAddresses", "one").await;
     assert!(pip.body["properties"]["ipConfiguration"]["id"].is_string());
     let kept = api
@@ -364,7 +370,21 @@ async fn az380_az495_what_azure_refuses_is_refused_with_its_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn az290_fc_t07_fc_t08_down_drains_and_a_member_that_is_taken_out_is_gone_at_once() {
+async fn az495_az188_ipv6_frontends_need_one_of_ipv4_beside_them() {
+    let api = Api::start().await;
+    let six = with(
+        "/properties/frontendIPConfigurations/0/properties",
+        json!({"subnet": {"id": "/x"}, "privateIPAddressVersion": "IPv6"}),
+    );
+    let refused = api.put("loadBalancers", "lb", six).await;
+    assert_eq!(
+        refused.code(),
+        "400 AtleastOneIpV4RequiredForIpV6LbFrontendIpConfiguration"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn az290_fc25_fct07_fct08_down_drains_and_a_member_that_is_taken_out_is_gone_at_once() {
     let api = Api::start().await;
     api.put("loadBalancers", "lb", balancer()).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -412,7 +432,7 @@ async fn az290_fc_t07_fc_t08_down_drains_and_a_member_that_is_taken_out_is_gone_
 }
 
 #[tokio::test(start_paused = true)]
-async fn az365_az380_az381_operations_fail_and_are_superseded_and_actions_are_denied() {
+async fn az365_az380_az381_fct30_operations_fail_and_are_superseded_and_actions_are_denied() {
     let api = Api::start().await;
     let first = api.put("loadBalancers", "lb", balancer()).await;
     api.put("loadBalancers", "lb", balancer()).await;
@@ -442,4 +462,22 @@ async fn az365_az380_az381_operations_fail_and_are_superseded_and_actions_are_de
         message.contains("Microsoft.Network/publicIPAddresses/write"),
         "AZ-381: {message}"
     );
+    // FC-T30: on one resource, and nothing has changed there; others are unharmed.
+    let before = api.get("publicIPAddresses", "one").await.body;
+    let lock = (id("publicIPAddresses", "one"), "*/write".to_owned());
+    api.azure.set_faults(Faults {
+        deny_assignments: vec![lock],
+        ..Faults::default()
+    });
+    let denied = api.put("publicIPAddresses", "one", public_ip()).await;
+    assert!(denied.code().starts_with("403 "), "{}", denied.code());
+    let message = denied.body["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("publicIPAddresses/write"),
+        "FC-T30: {message}"
+    );
+    let after = api.get("publicIPAddresses", "one").await.body;
+    assert_eq!(after, before, "FC-T30: no state change");
+    let other = api.put("publicIPAddresses", "another", public_ip()).await;
+    assert_eq!(other.code(), "201 -", "FC-T30: others are unharmed");
 }

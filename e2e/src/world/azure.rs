@@ -118,6 +118,11 @@ impl World {
         aws.or(azure).unwrap_or_default()
     }
 
+    /// Id of something of the subscription, by kind and name.
+    pub fn azure_id(kind: &str, name: &str) -> String {
+        network(kind, name)
+    }
+
     /// A document of the subscription, by kind and name.
     pub fn azure_document(&self, kind: &str, name: &str) -> Result<Option<Value>> {
         Ok(self.azure()?.document(&network(kind, name)))

@@ -148,6 +148,8 @@ pub struct WorldConfig {
     pub speeds: Speeds,
     /// Control plane and Service proxy.
     pub cluster: Cluster,
+    /// Flags of the controller beside those that every world gives.
+    pub controller_flags: Vec<&'static str>,
     /// Flags of the agents beside those that every world gives.
     pub agent_flags: Vec<&'static str>,
     /// Nodes on which no Service proxy ever runs (FC-79a).
@@ -175,6 +177,7 @@ impl Default for WorldConfig {
             cooldown: Duration::ZERO,
             speeds: Speeds::all(1),
             cluster: Cluster::default(),
+            controller_flags: Vec::new(),
             agent_flags: Vec::new(),
             without_proxy: Vec::new(),
             kube_proxy_too: false,

@@ -160,6 +160,7 @@ impl World {
             commands,
             clock,
             cloud: config.cloud,
+            flags: &config.controller_flags,
             speed: config.speeds.product,
         };
         let (controller, second) = match config.replicas {

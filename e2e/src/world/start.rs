@@ -219,6 +219,8 @@ pub(super) struct ControllerStart<'a> {
     pub(super) commands: &'a Commands,
     pub(super) clock: Clock,
     pub(super) cloud: CloudKind,
+    /// Beside those of every world.
+    pub(super) flags: &'a [&'static str],
     /// How many times shorter the product's own bounds are.
     pub(super) speed: u32,
 }
@@ -236,10 +238,12 @@ impl ControllerStart<'_> {
             .with("--switch-tail-seconds", &switch_tail.to_string())?
             // In place of the pod's account.
             .and([("--kubeconfig", kubeconfig.to_string_lossy().into_owned())]);
+        let mut args = args.into_vec();
+        args.extend(self.flags.iter().map(|flag| (*flag).to_owned()));
         Controller::start(
             self.fabric.management().clone(),
             Programs::of_this_build()?.path("onehop-controller")?,
-            args.into_vec(),
+            args,
             self.folder.path().join(format!("{name}.log")),
             self.clock,
         )

@@ -53,6 +53,12 @@ fn c51_ct03_required_values_are_named() -> Result<()> {
         "lbcServiceControllerDisabled is required with takeOver",
     )?;
     refused(
+        &with(json!({
+            "provider": "azure", "takeOver": ["shop/web"], "azure": {"cloudConfigSecret": "config"},
+        })),
+        "azure.serviceControllerDisabled is required with takeOver",
+    )?;
+    refused(
         &with(json!({"agent": {"detectLocalMode": "BridgeInterface"}})),
         "agent.podBridgeInterface is required with agent.detectLocalMode BridgeInterface",
     )?;

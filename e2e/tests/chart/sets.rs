@@ -57,6 +57,16 @@ pub(crate) fn golden() -> Result<Vec<Set>> {
             })),
         ),
         set(
+            "azure_shared",
+            with(json!({
+                "provider": "azure", "local": {"endpoint": ""}, "claimClassless": true, "takeOver": ["shop", "default/web"],
+                "azure": {
+                    "cloudConfigSecret": "azure-cloud-provider", "loadBalancer": "kubernetes", "shareLoadBalancer": true,
+                    "nodeResourceGroup": "mc_demo", "serviceControllerDisabled": true,
+                },
+            })),
+        ),
+        set(
             "everything",
             serde_saphyr::from_str(include_str!("everything.yaml"))?,
         ),

@@ -11,6 +11,7 @@ use onehop_e2e::{
     traffic::{Answer, LongFlow, ask_tcp, ask_udp},
     world::{
         CloudKind, OnTerm, ServiceManifest, World, WorldConfig, eventually, first_answer, pod,
+        sockets_of,
     },
 };
 use serde_json::json;
@@ -34,6 +35,11 @@ async fn world_with(on_term: OnTerm) -> Result<World> {
         cloud: CloudKind::Azure,
         ..WorldConfig::default()
     };
+    world_on(config, on_term).await
+}
+
+/// One that is started otherwise.
+pub(crate) async fn world_on(config: WorldConfig, on_term: OnTerm) -> Result<World> {
     let world = World::start(config).await?;
     ready_pod(&world, ("web", "a"), on_term).await?;
     Ok(world)
@@ -70,7 +76,7 @@ async fn serve(world: &World, service: ServiceManifest) -> Result<SocketAddr> {
     Ok(address)
 }
 
-async fn asked(world: &World, address: SocketAddr) -> Result<Answer> {
+pub(crate) async fn asked(world: &World, address: SocketAddr) -> Result<Answer> {
     let answer = ask_tcp(&world.sockets, address).await;
     let (answer, _) = answer.map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
     Ok(answer)
@@ -137,6 +143,34 @@ async fn az130_za69_nodes_by_their_node_ports_where_floating_ip_is_off() -> Resu
         asked(&world, address).await?;
     }
     remove(&world).await?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn az130_az131_az264_the_clients_address_in_every_mode_and_under_both_policies() -> Result<()>
+{
+    let world = world().await?;
+    let off = format!("{PREFIX}disable-load-balancer-floating-ip");
+    let vip = ServiceManifest::vip_mode;
+    let node = |service: ServiceManifest| service.annotated(&off, "true");
+    let pod = ServiceManifest::pod_mode;
+    // Under Cluster a node may send it on to another one, which has to send the reply back.
+    let rows = [
+        ("vip", "Cluster", vip(web()), false),
+        ("node", "Cluster", node(web()), false),
+        ("node", "Local", node(web()), true),
+        ("pod", "Local", pod(web()), true),
+    ];
+    let client = world.client.address();
+    for (mode, policy, service, seen) in rows {
+        let service = service.with("externalTrafficPolicy", json!(policy));
+        let address = serve(&world, service).await?;
+        for _ in 0..8 {
+            let peer = asked(&world, address).await?.peer.ip();
+            assert_eq!(peer == client, seen, "AZ-264: {mode} {policy}: {peer}");
+        }
+        remove(&world).await?;
+    }
     world.end().await
 }
 
@@ -380,6 +414,33 @@ async fn az290_az298_a_member_that_is_set_down_keeps_its_established_flows() -> 
     }
     let end = flow.end().await.context("the flow tells how it ended")?;
     ensure!(end.cut.is_none(), "AZ-298: {end:?}");
+    remove(&world).await?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn zi45_az267_clients_inside_reach_the_address_from_nodes_without_a_pod_under_local()
+-> Result<()> {
+    let world = world().await?;
+    let other = pod("other", "other", "b", OnTerm::Exit);
+    world.objects.create(other).await?;
+    let objects = &world.objects;
+    objects.pod_ready("default", "other", READY_WITHIN).await?;
+    let manifest = web()
+        .vip_mode()
+        .with("externalTrafficPolicy", json!("Local"));
+    let address = serve(&world, manifest).await?;
+    // On the node without a pod, and beside the pod itself, which Azure would never send back to itself.
+    for client in ["other", "web"] {
+        let (netns, _) = world.pod_place(client).await?;
+        let sockets = sockets_of(&netns, std::net::Ipv4Addr::UNSPECIFIED);
+        let what = format!("pod {client} reaches {address}");
+        eventually(&world.clock, &what, READY_WITHIN, async || {
+            let asked = ask_tcp(&sockets, address).await;
+            asked.map(drop).map_err(|failure| format!("{failure:?}"))
+        })
+        .await?;
+    }
     remove(&world).await?;
     world.end().await
 }

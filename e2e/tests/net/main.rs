@@ -10,6 +10,7 @@ mod affinity;
 mod aws;
 mod aws_peer;
 mod azure;
+mod azure_cutover;
 mod azure_rules;
 mod bad_input;
 mod causes;

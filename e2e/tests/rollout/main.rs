@@ -2,6 +2,7 @@
 
 mod agent_killed;
 mod aws;
+mod azure;
 mod cells;
 mod changes;
 mod controller_killed;

@@ -173,6 +173,14 @@ fn check_frontends(
     id: &str,
     frontends: &[Value],
 ) -> Result<(), Refusal> {
+    let six = |frontend: &Value| {
+        let private = frontend["properties"]["privateIPAddressVersion"] == "IPv6";
+        private || address(subscription, frontend).is_some_and(|address| address.is_ipv6())
+    };
+    if !frontends.is_empty() && frontends.iter().all(six) {
+        let code = "AtleastOneIpV4RequiredForIpV6LbFrontendIpConfiguration";
+        return Err(Refusal::bad(code, "there is no IPv4 frontend"));
+    }
     let mut public: BTreeMap<String, &str> = BTreeMap::new();
     for frontend in frontends {
         let name = frontend["name"].as_str().unwrap_or_default();

@@ -174,6 +174,24 @@ impl Azure {
             .with(|engine, now| self.subscription().edit(id, edit, engine, now));
     }
 
+    /// What another program writes, with every right and at once; what is said against it otherwise.
+    pub fn put(&self, id: &str, body: &Value) -> Result<(), String> {
+        let ask = resources::Ask {
+            method: axum::http::Method::PUT,
+            base: String::new(),
+            path: id.to_owned(),
+            page: 0,
+            if_match: None,
+            body: body.clone(),
+        };
+        let answer = self
+            .cloud
+            .with(|engine, now| self.subscription().answer(&ask, engine, now));
+        answer
+            .map(drop)
+            .map_err(|refusal| refusal.body().to_string())
+    }
+
     /// Addresses of a load balancer's frontends.
     pub fn frontends(&self, id: &str) -> Vec<IpAddr> {
         self.subscription().frontends(id)
