@@ -260,10 +260,13 @@ impl Args {
                 aws = Some(resolved);
             }
             ProviderName::Azure => {
-                azure = Some(
-                    self.azure
-                        .resolve(install.clone(), cluster, proxy, switch_tail)?,
-                );
+                let selections = self.aws.selections()?;
+                let resolved = self
+                    .azure
+                    .resolve(install.clone(), cluster, proxy, switch_tail)?;
+                let mut resolved = resolved.taking(selections)?;
+                resolved.settings.membership = membership;
+                azure = Some(resolved);
             }
         }
         let mut endpoint = self.local_endpoint;

@@ -15,10 +15,11 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::cloud::aws::PEER_FINALIZER;
+use crate::cloud::azure::takeover::FINALIZER as AZURE_FINALIZER;
 
 pub use run::{CliError, run};
 
-/// Take-overs from aws-load-balancer-controller, and the way back.
+/// Take-overs from aws-load-balancer-controller and cloud-provider-azure, and the way back.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "kubectl-onehop",
@@ -35,14 +36,14 @@ pub struct Cli {
 /// What to do.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Verb {
-    /// Say, for each Service of aws-load-balancer-controller, what a take-over would do and what would stop it. Writes
+    /// Say, for each Service of the cloud's other controller, what a take-over would do and what would stop it. Writes
     /// nothing.
     Preflight {
         /// Which Services.
         #[command(flatten)]
         which: Which,
     },
-    /// Give load balancers back to aws-load-balancer-controller: what is ours is taken off, the load balancers stay.
+    /// Give load balancers back to the cloud's other controller: what is ours is taken off, the load balancers stay.
     /// Only told without --yes.
     Release {
         /// Which Services.
@@ -153,6 +154,11 @@ const PEER_CLASS: &str = "service.k8s.aws/nlb";
 
 fn has(service: &Service, finalizer: &str) -> bool {
     service.finalizers().iter().any(|f| f == finalizer)
+}
+
+/// Whether it has the finalizer of another program.
+fn is_theirs(service: &Service) -> bool {
+    has(service, PEER_FINALIZER) || has(service, AZURE_FINALIZER)
 }
 
 fn class(service: &Service) -> Option<&str> {

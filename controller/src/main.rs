@@ -143,7 +143,9 @@ async fn on_azure(
 ) -> anyhow::Result<()> {
     let client =
         azure::client::Client::new(azure.access, azure.settings.clone(), app.clock, caller);
-    let provider = Azure::new(client.context("provider azure")?, azure.settings);
+    let client = client.context("provider azure")?;
+    let client = client.with_leases(app.client.clone());
+    let provider = Azure::new(client, azure.settings);
     app.over(provider).run(stop, phase).boxed().await?;
     Ok(())
 }

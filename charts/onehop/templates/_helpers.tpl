@@ -134,7 +134,10 @@ capabilities:
 {{- if and (eq .Values.provider "aws") (not .Values.vpcId) -}}
 {{- fail "vpcId is required with provider aws: give the id of the cluster's VPC (vpc-…)." -}}
 {{- end -}}
-{{- if and .Values.takeOver (not .Values.lbcServiceControllerDisabled) -}}
+{{- if and .Values.takeOver (eq .Values.provider "azure") (not .Values.azure.serviceControllerDisabled) -}}
+{{- fail "azure.serviceControllerDisabled is required with takeOver: run cloud-provider-azure with --controllers=*,-service-lb-controller, or not at all, and say so." -}}
+{{- end -}}
+{{- if and .Values.takeOver (ne .Values.provider "azure") (not .Values.lbcServiceControllerDisabled) -}}
 {{- fail "lbcServiceControllerDisabled is required with takeOver: run aws-load-balancer-controller with feature gate EnableServiceController=false, or not at all, and say so." -}}
 {{- end -}}
 {{- if and (eq .Values.provider "azure") (not .Values.azure.cloudConfigSecret) -}}
@@ -178,10 +181,16 @@ capabilities:
 {{- if .cloudConfigSecret }}
 - --azure-config=/etc/kubernetes/azure/cloud-config
 {{- end }}
-{{- range $flag, $key := dict "azure-subscription-id" "subscriptionId" "azure-location" "location" "azure-resource-group" "resourceGroup" "azure-load-balancer" "loadBalancer" "azure-vnet" "vnet" "azure-vnet-resource-group" "vnetResourceGroup" "azure-subnet" "subnet" "azure-security-group" "securityGroup" "azure-security-group-resource-group" "securityGroupResourceGroup" "azure-tenant-id" "tenantId" "azure-client-id" "clientId" }}
+{{- range $flag, $key := dict "azure-subscription-id" "subscriptionId" "azure-location" "location" "azure-resource-group" "resourceGroup" "azure-load-balancer" "loadBalancer" "azure-node-resource-group" "nodeResourceGroup" "azure-vnet" "vnet" "azure-vnet-resource-group" "vnetResourceGroup" "azure-subnet" "subnet" "azure-security-group" "securityGroup" "azure-security-group-resource-group" "securityGroupResourceGroup" "azure-tenant-id" "tenantId" "azure-client-id" "clientId" }}
 {{- with index $ $key }}
 - --{{ $flag }}={{ . }}
 {{- end }}
+{{- end }}
+{{- if .shareLoadBalancer }}
+- --azure-share-load-balancer
+{{- end }}
+{{- if .serviceControllerDisabled }}
+- --azure-service-controller-disabled
 {{- end }}
 {{- if .clientId }}
 # Where the webhook of workload identity puts the token.

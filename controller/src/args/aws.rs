@@ -79,11 +79,11 @@ pub(super) struct AwsArgs {
     /// without it claimed Services of its class, or without a class, are looked at only (provider aws).
     #[arg(long, env = "ONEHOP_LBC_SERVICE_CONTROLLER_DISABLED")]
     lbc_service_controller_disabled: bool,
-    /// Claimed Services whose load balancers are taken over from aws-load-balancer-controller: *, namespaces, or
-    /// namespace/name; those of others are looked at only (provider aws).
+    /// Claimed Services whose load balancers are taken over from the cloud's other controller: *, namespaces, or
+    /// namespace/name; those of others are looked at only (providers aws and azure).
     #[arg(long, env = "ONEHOP_TAKE_OVER", value_delimiter = ',')]
     take_over: Vec<String>,
-    /// Of those, Services that are taken over although that changes their data path (provider aws).
+    /// Of those, Services that are taken over although that changes something (providers aws and azure).
     #[arg(long, env = "ONEHOP_TAKE_OVER_WITH_DIFFERENCES", value_delimiter = ',')]
     take_over_with_differences: Vec<String>,
     /// Seconds that a replaced load balancer serves on, while clients may know its name (provider aws).
@@ -244,13 +244,7 @@ impl AwsArgs {
 
     /// AWS-013, AWS-124.
     fn take_over(&self) -> Result<TakeOver, AwsArgsError> {
-        let read = |flag: &'static str, entries: &[String]| {
-            Selection::read(entries).map_err(|value| AwsArgsError::Wrong {
-                flag,
-                value,
-                wanted: "*, a namespace, or namespace/name",
-            })
-        };
+        let (of, accepted) = self.selections()?;
         if !self.take_over.is_empty() && !self.lbc_service_controller_disabled {
             return Err(AwsArgsError::PeerActs);
         }
@@ -260,13 +254,27 @@ impl AwsArgs {
             } else {
                 PeerServices::MayAct
             },
-            of: read("take-over", &self.take_over)?,
-            accepted: read(
-                "take-over-with-differences",
-                &self.take_over_with_differences,
-            )?,
+            of,
+            accepted,
             settle: SETTLE,
         })
+    }
+
+    /// Whose load balancers are taken over, and whose of them although something changes: of other providers too.
+    pub(super) fn selections(&self) -> Result<(Selection, Selection), AwsArgsError> {
+        let read = |flag: &'static str, entries: &[String]| {
+            Selection::read(entries).map_err(|value| AwsArgsError::Wrong {
+                flag,
+                value,
+                wanted: "*, a namespace, or namespace/name",
+            })
+        };
+        let of = read("take-over", &self.take_over)?;
+        let accepted = read(
+            "take-over-with-differences",
+            &self.take_over_with_differences,
+        )?;
+        Ok((of, accepted))
     }
 
     /// AWS-822: a gate that is not known is none of ours and is passed over.

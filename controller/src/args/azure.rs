@@ -1,6 +1,8 @@
 //! Flags of provider azure, and the cloud config file that cloud-provider-azure reads: flags win, and alone are enough
 //! (AZ-450).
 
+mod config;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,11 +11,12 @@ use clap::{Args, ValueEnum};
 use onehop_core::crd::TargetMode;
 use onehop_core::id::{Cidr, InstallId};
 use reqwest::Url;
-use serde::Deserialize;
 
+use self::config::CloudConfig;
 use crate::cloud::azure::client::{Access, Credential};
-use crate::cloud::azure::settings::{Place, SecurityGroup, Settings};
+use crate::cloud::azure::settings::{Layout, Place, SecurityGroup, Settings, TakeOver};
 use crate::cloud::local::resolve::NodeProxy;
+use crate::plan::custody::{PeerServices, Selection};
 
 /// Endpoint of Azure Resource Manager.
 const RESOURCE_MANAGER: &str = "https://management.azure.com/";
@@ -37,6 +40,17 @@ pub(super) struct AzureArgs {
     /// Subscription (provider azure).
     #[arg(long, env = "ONEHOP_AZURE_SUBSCRIPTION_ID")]
     azure_subscription_id: Option<String>,
+    /// Our load balancer is the cluster's own, which others write too, and carries no tag of ours (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_SHARE_LOAD_BALANCER")]
+    azure_share_load_balancer: bool,
+    /// AKS's node resource group, if anything that is written is in it: that is done under AKS's Lease then
+    /// (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_NODE_RESOURCE_GROUP")]
+    azure_node_resource_group: Option<String>,
+    /// Says that cloud-provider-azure runs with --controllers=*,-service-lb-controller, or not at all: without it claimed
+    /// Services without a class are looked at only (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_SERVICE_CONTROLLER_DISABLED")]
+    azure_service_controller_disabled: bool,
     /// Region (provider azure).
     #[arg(long, env = "ONEHOP_AZURE_LOCATION")]
     azure_location: Option<String>,
@@ -114,41 +128,6 @@ enum ModeName {
     Pod,
 }
 
-/// Keys of the cloud config file that we read; others are passed over.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "the keys of another program's file"
-)]
-struct CloudConfig {
-    tenant_id: Option<String>,
-    subscription_id: Option<String>,
-    resource_manager_endpoint: Option<String>,
-    resource_group: Option<String>,
-    location: Option<String>,
-    vnet_name: Option<String>,
-    vnet_resource_group: Option<String>,
-    subnet_name: Option<String>,
-    security_group_name: Option<String>,
-    security_group_resource_group: Option<String>,
-    load_balancer_sku: Option<String>,
-    load_balancer_resource_group: Option<String>,
-    #[serde(rename = "disableOutboundSNAT")]
-    disable_outbound_snat: bool,
-    load_balancer_backend_pool_configuration_type: Option<String>,
-    service_gateway_enabled: bool,
-    tags: Option<String>,
-    tags_map: BTreeMap<String, String>,
-    aad_client_id: Option<String>,
-    aad_client_secret: Option<String>,
-    aad_federated_token_file: Option<PathBuf>,
-    use_federated_workload_identity_extension: bool,
-    use_managed_identity_extension: bool,
-    #[serde(rename = "userAssignedIdentityID")]
-    user_assigned_identity_id: Option<String>,
-}
-
 /// Resolved.
 #[derive(Clone, Debug)]
 pub struct AzureConfig {
@@ -175,6 +154,11 @@ pub enum AzureArgsError {
     /// The file asks for something that does not go (AZ-351, AZ-455).
     #[error("the cloud config asks for {0}, which this controller does not serve")]
     Unsupported(String),
+    /// Two controllers would act on the same Services (AZ-014).
+    #[error(
+        "--take-over takes load balancers over from cloud-provider-azure: run it with          --controllers=*,-service-lb-controller, or not at all, and say so by --azure-service-controller-disabled"
+    )]
+    PeerActs,
     /// A tag is none.
     #[error("--azure-tags: {0:?} is not name=value")]
     Tag(String),
@@ -254,6 +238,24 @@ impl AzureArgs {
                 tail: TAIL,
                 drain: Duration::from_secs(self.azure_drain_seconds.into()),
                 dns_grace: Duration::from_secs(self.azure_dns_grace_seconds.into()),
+                membership: None,
+                system_tags: file.system_tags(),
+                exclude_control_plane: file.exclude_master_from_standard_lb.unwrap_or(true),
+                others_pools: file.others_pools(),
+                shared_probe: file.shared_probe(),
+                layout: if self.azure_share_load_balancer {
+                    Layout::Shared
+                } else {
+                    Layout::Own
+                },
+                take_over: TakeOver {
+                    peer: if self.azure_service_controller_disabled {
+                        PeerServices::Off
+                    } else {
+                        PeerServices::MayAct
+                    },
+                    ..TakeOver::default()
+                },
             },
         })
     }
@@ -312,6 +314,7 @@ impl AzureArgs {
             subnet,
             security_group,
             resource_group: resource_group.to_lowercase(),
+            node_resource_group: first(&[&self.azure_node_resource_group]),
         }
     }
 
@@ -347,6 +350,21 @@ impl AzureArgs {
                       AZURE_CLIENT_SECRET, or useManagedIdentityExtension in the file)"
                 .to_owned()),
         }
+    }
+}
+
+impl AzureConfig {
+    /// What is taken over, and what of it although it changes something (AZ-014).
+    pub(super) fn taking(
+        mut self,
+        (of, accepted): (Selection, Selection),
+    ) -> Result<Self, AzureArgsError> {
+        let take_over = &mut self.settings.take_over;
+        if of != Selection::default() && take_over.peer == PeerServices::MayAct {
+            return Err(AzureArgsError::PeerActs);
+        }
+        (take_over.of, take_over.accepted) = (of, accepted);
+        Ok(self)
     }
 }
 
@@ -419,7 +437,10 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<CloudConfig, AzureArgsError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::cloud::azure::settings::Kind;
 
     const FILE: &str = r#"{
         "tenantId": "t", "subscriptionId": "s", "resourceGroup": "MC_Group", "location": "westus", "vnetName": "v",
@@ -476,6 +497,69 @@ mod tests {
         ] {
             assert!(what.contains(part), "{what}");
         }
+    }
+
+    #[test]
+    fn az236_az185_az142_az233_keys_of_the_file_about_pools_tags_and_probes() {
+        let with = |keys: &str| {
+            let file = FILE.replacen('{', &format!("{{{keys},"), 1);
+            resolve(AzureArgs::default(), &file).unwrap().settings
+        };
+        let plain = resolve(AzureArgs::default(), FILE).unwrap().settings;
+        assert_eq!(plain.shared_probe, None);
+        assert_eq!(plain.system_tags, None);
+        assert!(plain.exclude_control_plane, "AZ-233");
+        let pools = |word: &str| {
+            let key = format!(r#""preConfiguredBackendPoolLoadBalancerTypes": "{word}""#);
+            with(&key).others_pools
+        };
+        assert_eq!(pools("all"), Kind::ALL.into(), "AZ-236");
+        assert_eq!(pools("Internal"), [Kind::Internal].into());
+        assert_eq!(pools("external"), [Kind::External].into());
+        assert_eq!(pools(""), BTreeSet::new());
+        let shared = with(r#""clusterServiceLoadBalancerHealthProbeMode": "Shared""#);
+        assert_eq!(
+            shared.shared_probe,
+            Some((10256, "/healthz".to_owned())),
+            "AZ-142"
+        );
+        let other = with(
+            r#""clusterServiceLoadBalancerHealthProbeMode": "shared", "clusterServiceSharedLoadBalancerHealthProbePort": 1,
+               "clusterServiceSharedLoadBalancerHealthProbePath": "/x""#,
+        );
+        assert_eq!(other.shared_probe, Some((1, "/x".to_owned())));
+        let own = with(r#""clusterServiceLoadBalancerHealthProbeMode": "servicenodeport""#);
+        assert_eq!(own.shared_probe, None);
+        let tags = with(r#""systemTags": "a, b", "excludeMasterFromStandardLB": false"#);
+        assert_eq!(
+            tags.system_tags,
+            Some(["a".to_owned(), "b".to_owned()].into()),
+            "AZ-185"
+        );
+        assert!(!tags.exclude_control_plane);
+    }
+
+    #[test]
+    fn az014_az017_nothing_is_taken_over_before_the_peer_is_said_to_be_off() {
+        let chosen = || Selection::read(&["shop".to_owned()]).unwrap();
+        let told = |disabled| {
+            let args = AzureArgs {
+                azure_service_controller_disabled: disabled,
+                azure_share_load_balancer: true,
+                azure_node_resource_group: Some("mc_demo".to_owned()),
+                ..AzureArgs::default()
+            };
+            let config = resolve(args, FILE).unwrap();
+            config.taking((chosen(), Selection::default()))
+        };
+        assert_eq!(told(false).unwrap_err(), AzureArgsError::PeerActs, "AZ-014");
+        let settings = told(true).unwrap().settings;
+        assert_eq!(settings.take_over.peer, PeerServices::Off);
+        assert_eq!(settings.take_over.of, chosen());
+        assert_eq!(settings.layout, Layout::Shared, "AZ-017");
+        let place = settings.place;
+        assert!(place.is_under_lease("/subscriptions/s/resourceGroups/MC_Demo/providers/x"));
+        assert!(!place.is_under_lease(&place.vnet_id()), "AZ-009");
     }
 
     #[test]

@@ -11,7 +11,8 @@ pub fn concerns(service: &Service, object: Option<&LoadBalancer>) -> bool {
     let told = object
         .and_then(|o| o.status.as_ref())
         .is_some_and(|s| s.take_over.is_some());
-    has(service, PEER_FINALIZER) || told || class(service) == Some(PEER_CLASS)
+    let taken = has(service, SERVICE_FINALIZER) && class(service).is_none();
+    has(service, PEER_FINALIZER) || told || taken || class(service) == Some(PEER_CLASS)
 }
 
 /// How one stands.

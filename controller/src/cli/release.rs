@@ -1,9 +1,9 @@
 //! Whether a load balancer can be given back, and what that does. Pure.
 
 use k8s_openapi::api::core::v1::Service;
-use onehop_core::crd::{LoadBalancer, SERVICE_FINALIZER, TakeOverStage};
+use onehop_core::crd::{LoadBalancer, ProviderKind, SERVICE_FINALIZER, TakeOverStage};
 
-use super::{Finding, PEER_FINALIZER, State, class, has};
+use super::{AZURE_FINALIZER, Finding, PEER_FINALIZER, State, class, has, is_theirs};
 
 /// Whether a Service is one that may be given back without being named.
 pub fn concerns(service: &Service, object: Option<&LoadBalancer>) -> bool {
@@ -37,9 +37,9 @@ pub fn judge(service: &Service, object: Option<&LoadBalancer>) -> Finding {
         Some(
             "its class is ours alone, and the class of a Service cannot be changed: no other program would take it",
         )
-    } else if object.is_none() || !has(SERVICE_FINALIZER) && !has(PEER_FINALIZER) {
+    } else if object.is_none() || !has(SERVICE_FINALIZER) && !is_theirs(service) {
         Some("it is not ours: there is nothing to give back")
-    } else if has(SERVICE_FINALIZER) && has(PEER_FINALIZER) {
+    } else if has(SERVICE_FINALIZER) && is_theirs(service) {
         Some("both programs have their finalizer on it: take one off, or run one program only")
     } else {
         None
@@ -49,6 +49,13 @@ pub fn judge(service: &Service, object: Option<&LoadBalancer>) -> Finding {
         return finding;
     }
     finding.state = State::Ready;
+    if object.is_some_and(|object| object.spec.provider == ProviderKind::Azure) {
+        // Names and tags are that program's already.
+        finding.steps = vec![format!(
+            "put {AZURE_FINALIZER} in place of {SERVICE_FINALIZER}; take our condition off"
+        )];
+        return finding;
+    }
     finding.steps = steps(
         has(SERVICE_FINALIZER),
         status.map_or(&[][..], |s| &s.resources[..]),

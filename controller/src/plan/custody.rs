@@ -1,7 +1,10 @@
-//! Whose load balancer a claimed Service has: ours, or still (or again) another program's (AWS-129, AWS-130). Values only;
+//! Whose load balancer a claimed Service has: ours, or still (or again) another program's (AWS-129, AWS-130, AZ-014). Values only;
 //! providers decide, `reconcile` carries out.
 
+use std::collections::BTreeSet;
+
 use onehop_core::crd::TakeOver;
+use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
 
 use super::Plan;
@@ -48,4 +51,43 @@ pub enum Release {
     Keep,
     /// That it be given back.
     GiveBack,
+}
+
+/// Whether the peer acts on Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerServices {
+    /// It may.
+    MayAct,
+    /// It was said not to.
+    Off,
+}
+
+/// Services chosen by people: `*`, `<namespace>` or `<namespace>/<name>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection(BTreeSet<String>);
+
+impl Selection {
+    /// Reads entries; the answer is the first that is none.
+    pub fn read(entries: &[String]) -> Result<Self, String> {
+        let word = |text: &str| {
+            !text.is_empty()
+                && text
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-.".contains(c))
+        };
+        let good = |entry: &str| match entry.split_once('/') {
+            Some((namespace, name)) => word(namespace) && word(name),
+            None => entry == "*" || word(entry),
+        };
+        match entries.iter().find(|entry| !good(entry)) {
+            Some(wrong) => Err(wrong.clone()),
+            None => Ok(Self(entries.iter().cloned().collect())),
+        }
+    }
+
+    /// Whether a Service is chosen.
+    pub fn has(&self, service: &ServiceKey) -> bool {
+        let names = ["*", &service.namespace, &service.to_string()];
+        names.iter().any(|name| self.0.contains(*name))
+    }
 }

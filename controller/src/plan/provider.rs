@@ -343,6 +343,11 @@ pub trait Provider: Send + Sync + 'static {
         std::future::ready(Vec::new())
     }
 
+    /// Whether every Service is told of a right that is missing; where only some need it, their outcome says so.
+    fn rights_concern_all(&self) -> bool {
+        true
+    }
+
     /// Everything of this install, once at start and by the slow sweep.
     fn inventory(
         &self,
@@ -389,6 +394,16 @@ pub trait Provider: Send + Sync + 'static {
         None
     }
 
+    /// Its name, for people.
+    fn their_name(&self) -> &'static str {
+        "another program"
+    }
+
+    /// Whether that program keeps what it has in bindings, which are objects of the API server (AWS-123).
+    fn they_bind(&self) -> bool {
+        false
+    }
+
     /// Whether that program has a Service and we do not. Pure.
     fn is_theirs(&self, service: &ServiceSpec) -> bool {
         let has = |finalizer| service.finalizers.iter().any(|f| f == finalizer);
@@ -431,6 +446,11 @@ pub trait Provider: Send + Sync + 'static {
         step: &Self::Step,
         fence: &Fence,
     ) -> impl Future<Output = Result<Effect, CloudError>> + Send;
+
+    /// Puts right what no Service's shard is about, from time to time.
+    fn tidy(&self, _fence: &Fence) -> impl Future<Output = Result<(), CloudError>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// When to look again although nothing has happened. Pure.
     fn next_look(

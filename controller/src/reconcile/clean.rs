@@ -22,6 +22,7 @@ impl<P: Provider> Reconciler<P> {
     /// under way when it began: a create may have ended just after it.
     pub(super) async fn clean_up(
         &self,
+        shard: &P::Shard,
         cases: &[Case],
         mark: &Mark,
         seen: &P::Observed,
@@ -44,7 +45,15 @@ impl<P: Provider> Reconciler<P> {
                 }
                 Case::Foreign => continue,
             };
-            if !mark.is_quiet() || !self.provider.left_of(key, seen).is_empty() {
+            // What another program has, stays: our marks are all that has to be gone.
+            let theirs =
+                matches!(case, Case::Leaving(service, _) if self.provider.is_theirs(&service.spec));
+            let left_of = if theirs {
+                !self.provider.disown(shard, seen).is_empty()
+            } else {
+                !self.provider.left_of(key, seen).is_empty()
+            };
+            if !mark.is_quiet() || left_of {
                 left = true;
                 continue;
             }

@@ -85,15 +85,20 @@ impl<P: Provider> Reconciler<P> {
                 })
             }
             Act::Take => {
-                for binding in self.writer.bindings(&service.key).await? {
-                    self.writer.remove_binding(&binding).await?;
+                if self.provider.they_bind() {
+                    for binding in self.writer.bindings(&service.key).await? {
+                        self.writer.remove_binding(&binding).await?;
+                    }
                 }
                 // Whatever became of its targets meanwhile is seen, and put right, by the next pass.
                 self.provider.distrust_members(shard);
                 let theirs = self.provider.their_finalizer();
                 self.swap(service, theirs, Some(SERVICE_FINALIZER)).await?;
-                let text = "Took over the load balancer from aws-load-balancer-controller";
-                self.tell(service, Severity::Normal, "TakenOver", text);
+                let text = format!(
+                    "Took over the load balancer from {}",
+                    self.provider.their_name()
+                );
+                self.tell(service, Severity::Normal, "TakenOver", &text);
                 Ok((nothing, Some(self.clock.now())))
             }
             Act::Give => {
@@ -101,8 +106,11 @@ impl<P: Provider> Reconciler<P> {
                 self.swap(service, Some(SERVICE_FINALIZER), theirs).await?;
                 self.forget_condition(service).await?;
                 self.unlist_targets(&service.key);
-                let text = "Gave the load balancer back to aws-load-balancer-controller";
-                self.tell(service, Severity::Normal, "GivenBack", text);
+                let text = format!(
+                    "Gave the load balancer back to {}",
+                    self.provider.their_name()
+                );
+                self.tell(service, Severity::Normal, "GivenBack", &text);
                 Ok((nothing, Some(self.clock.now())))
             }
         }

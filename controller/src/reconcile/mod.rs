@@ -298,8 +298,20 @@ impl<P: Provider> Reconciler<P> {
             () = self.drive(stop) => {}
             () = self.keep_pools() => {}
             () = self.keep_gates() => {}
+            () = self.keep_tidy() => {}
         }
         nodes.abort();
+    }
+
+    /// Has put right what no shard is about, at each sweep.
+    async fn keep_tidy(&self) {
+        loop {
+            let at = self.next_sweep(self.clock.now());
+            self.clock.sleep_until(at).await;
+            if let Err(error) = self.provider.tidy(&self.fence).await {
+                tracing::warn!(%error, "what no Service is about is not put right yet");
+            }
+        }
     }
 
     /// Lists everything of ours in the cloud, for as long as it takes.

@@ -111,7 +111,7 @@ impl<P: Provider> Reconciler<P> {
             self.turn_gates(&cases, &memory.ours(&intents), &seen).await,
             self.say(shard, &cases, &intents, memory).await,
             self.second_look(&intents, &seen, memory).await,
-            self.clean_up(&cases, &mark, &seen, memory).await,
+            self.clean_up(shard, &cases, &mark, &seen, memory).await,
             (!memory.is_empty()).then(|| self.next_sweep(now)),
         ];
         looks.into_iter().flatten().min()

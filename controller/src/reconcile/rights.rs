@@ -63,7 +63,7 @@ impl<P: Provider> Reconciler<P> {
     /// What the condition of every Service says of them.
     pub(super) fn rights_notice(&self) -> Option<Notice> {
         let missing = lock(&self.rights);
-        (!missing.is_empty()).then(|| Notice {
+        (!missing.is_empty() && self.provider.rights_concern_all()).then(|| Notice {
             reason: "RightMissing",
             message: said(&missing),
             degrades: true,

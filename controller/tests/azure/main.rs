@@ -9,7 +9,10 @@
 #[path = "../shared/cluster.rs"]
 mod cluster;
 mod economy;
+mod lease;
 mod scenarios;
+mod stale;
+mod takeover;
 mod world;
 mod writers;
 
@@ -112,7 +115,7 @@ async fn za66_za99_az115_az116_a_service_comes_and_goes_and_at_rest_nothing_is_w
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn az405_az493_every_write_of_what_is_there_has_if_match() {
+async fn az405_az493_az118_every_write_of_what_is_there_has_if_match() {
     let world = World::start().await;
     world.azure.set_faults(Faults {
         need_if_match: true,
@@ -144,7 +147,8 @@ async fn az405_az493_every_write_of_what_is_there_has_if_match() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn az107_az365_a_service_that_azure_refuses_holds_up_nobody_and_the_event_has_its_words() {
+async fn az107_az035_az176_az365_a_service_that_azure_refuses_holds_up_nobody_and_the_event_has_its_words()
+ {
     let world = World::start().await;
     let _controller = world.controller().await;
     world.azure.set_faults(Faults {

@@ -1,6 +1,6 @@
 //! API server, fake Azure over HTTP, and the controller, in one process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,9 @@ use kube::{Api, Client, Resource};
 use onehop_controller::app::{App, Phase};
 use onehop_controller::cloud::azure::Azure;
 use onehop_controller::cloud::azure::client::{Access, Client as ArmClient, Credential};
-use onehop_controller::cloud::azure::settings::{Place, SecurityGroup, Settings as AzureSettings};
+use onehop_controller::cloud::azure::settings::{
+    Layout, Place, SecurityGroup, Settings as AzureSettings, TakeOver,
+};
 use onehop_controller::cloud::local::resolve::NodeProxy;
 use onehop_controller::lease::Lost;
 use onehop_controller::node_targets::Ranges;
@@ -109,6 +111,7 @@ fn place() -> Place {
             resource_group: "rg".to_owned(),
             name: "nsg".to_owned(),
         }),
+        node_resource_group: None,
     }
 }
 
@@ -202,8 +205,17 @@ impl World {
 
     /// Starts a controller, the only replica.
     pub(crate) async fn controller(&self) -> Controller {
+        self.controller_with(Classless::Ignore, |_| {}).await
+    }
+
+    /// Starts one that is told more.
+    pub(crate) async fn controller_with(
+        &self,
+        classless: Classless,
+        tell: impl FnOnce(&mut AzureSettings),
+    ) -> Controller {
         let install = onehop_core::id::InstallId::from("demo-azure");
-        let settings = AzureSettings {
+        let mut settings = AzureSettings {
             install: install.clone(),
             cluster: "demo".to_owned(),
             proxy: NodeProxy::Beside,
@@ -212,12 +224,20 @@ impl World {
             pod_prefixes: vec!["10.244.0.0/16".parse().unwrap()],
             tags: BTreeMap::new(),
             disable_outbound_snat: false,
+            system_tags: None,
+            exclude_control_plane: true,
+            others_pools: BTreeSet::new(),
+            shared_probe: None,
             pool_size: 1000,
             switch_tail: Duration::from_secs(1),
             tail: Duration::from_secs(1),
             drain: Duration::from_secs(5),
             dns_grace: Duration::from_secs(8),
+            membership: None,
+            layout: Layout::Own,
+            take_over: TakeOver::default(),
         };
+        tell(&mut settings);
         let access = Access {
             endpoint: self.url.parse().unwrap(),
             authority: self.url.parse().unwrap(),
@@ -230,6 +250,7 @@ impl World {
         };
         let client = ArmClient::new(access, settings.clone(), self.clock, "test").unwrap();
         let identity = Identity::service_account("onehop-system", "controller");
+        let client = client.with_leases(self.server.client(&identity));
         let app = App {
             provider: Azure::new(client, settings),
             client: self.server.client(&identity),
@@ -238,7 +259,7 @@ impl World {
             settings: Settings {
                 claim: Claim {
                     classes: [CLASS.to_owned()].into(),
-                    classless: Classless::Ignore,
+                    classless,
                     install,
                 },
                 policies: Policies::default(),
@@ -266,6 +287,11 @@ impl World {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         cluster::api(&self.client)
+    }
+
+    /// The API server, as its administrator.
+    pub(crate) fn kube(&self) -> Client {
+        self.client.clone()
     }
 
     /// Makes a Service of our class with one port; `extra` goes into its spec.

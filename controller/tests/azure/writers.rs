@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::world::{World, foreign_rules};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn zi39_az366_az370_a_second_writer_loses_nothing_and_we_plan_anew() {
+async fn zi39_az108_az366_az370_a_second_writer_loses_nothing_and_we_plan_anew() {
     let world = World::start().await;
     let _controller = world.controller().await;
     world.vip("web").await;
@@ -128,7 +128,7 @@ impl Foreign {
 }
 
 /// What the foreign program adds to the load balancer and to the security group, the n-th time.
-fn theirs(n: u32) -> (Value, Value) {
+pub(crate) fn theirs(n: u32) -> (Value, Value) {
     let probe = json!({"name": format!("theirs-{n}"), "mystery": [{"n": n}], "properties": {
         "protocol": "Tcp", "port": 1000 + n, "intervalInSeconds": 5, "probeThreshold": 2, "odd": {"a": []},
     }});

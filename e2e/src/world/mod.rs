@@ -159,9 +159,7 @@ impl World {
             folder: &folder,
             commands,
             clock,
-            cloud: config.cloud,
-            flags: &config.controller_flags,
-            speed: config.speeds.product,
+            config: &config,
         };
         let (controller, second) = match config.replicas {
             Replicas::One => (start::controller(&start).await?, None),

@@ -218,11 +218,7 @@ pub(super) struct ControllerStart<'a> {
     pub(super) folder: &'a Folder,
     pub(super) commands: &'a Commands,
     pub(super) clock: Clock,
-    pub(super) cloud: CloudKind,
-    /// Beside those of every world.
-    pub(super) flags: &'a [&'static str],
-    /// How many times shorter the product's own bounds are.
-    pub(super) speed: u32,
+    pub(super) config: &'a WorldConfig,
 }
 
 impl ControllerStart<'_> {
@@ -232,14 +228,19 @@ impl ControllerStart<'_> {
             replica: name.to_owned(),
         };
         let kubeconfig = self.plane.kubeconfig(&account).await?;
-        let switch_tail = SWITCH_TAIL_SECONDS / f64::from(self.speed);
+        let switch_tail = SWITCH_TAIL_SECONDS / f64::from(self.config.speeds.product);
         let args = self
             .in_cloud(args)
             .with("--switch-tail-seconds", &switch_tail.to_string())?
             // In place of the pod's account.
             .and([("--kubeconfig", kubeconfig.to_string_lossy().into_owned())]);
         let mut args = args.into_vec();
-        args.extend(self.flags.iter().map(|flag| (*flag).to_owned()));
+        args.extend(
+            self.config
+                .controller_flags
+                .iter()
+                .map(|flag| (*flag).to_owned()),
+        );
         Controller::start(
             self.fabric.management().clone(),
             Programs::of_this_build()?.path("onehop-controller")?,
@@ -251,7 +252,7 @@ impl ControllerStart<'_> {
 
     /// Of another cloud than the local one, by the flags of its world.
     fn in_cloud(&self, args: Arguments) -> Arguments {
-        match self.cloud {
+        match self.config.cloud {
             CloudKind::Local => args,
             CloudKind::Azure => args
                 .without(&["--provider", "--cluster-name", "--local-endpoint"])

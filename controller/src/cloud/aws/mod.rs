@@ -136,6 +136,14 @@ impl Provider for Aws {
         Some(takeover::FINALIZER)
     }
 
+    fn their_name(&self) -> &'static str {
+        takeover::NAME
+    }
+
+    fn they_bind(&self) -> bool {
+        true
+    }
+
     fn may_be_theirs(&self, service: &ServiceSpec) -> bool {
         takeover::may_be_theirs(service)
     }

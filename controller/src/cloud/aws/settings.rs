@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use onehop_core::crd::{MembershipPolicy, Scheme, TargetMode};
-use onehop_core::id::{InstallId, ServiceKey};
+use onehop_core::id::InstallId;
 
 use crate::cloud::local::resolve::NodeProxy;
+pub use crate::plan::custody::{PeerServices, Selection};
 
 /// Class of our own.
 pub const OWN_CLASS: &str = "onehop.dev/aws";
@@ -61,45 +62,6 @@ pub struct TakeOver {
     pub accepted: Selection,
     /// From our rules and tags to the end of the peer's bindings (AWS-129).
     pub settle: Duration,
-}
-
-/// Whether the peer acts on Services.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerServices {
-    /// It may.
-    MayAct,
-    /// It was said not to.
-    Off,
-}
-
-/// Services chosen by people: `*`, `<namespace>` or `<namespace>/<name>`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection(BTreeSet<String>);
-
-impl Selection {
-    /// Reads entries; the answer is the first that is none.
-    pub fn read(entries: &[String]) -> Result<Self, String> {
-        let word = |text: &str| {
-            !text.is_empty()
-                && text
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || "-.".contains(c))
-        };
-        let good = |entry: &str| match entry.split_once('/') {
-            Some((namespace, name)) => word(namespace) && word(name),
-            None => entry == "*" || word(entry),
-        };
-        match entries.iter().find(|entry| !good(entry)) {
-            Some(wrong) => Err(wrong.clone()),
-            None => Ok(Self(entries.iter().cloned().collect())),
-        }
-    }
-
-    /// Whether a Service is chosen.
-    pub fn has(&self, service: &ServiceKey) -> bool {
-        let names = ["*", &service.namespace, &service.to_string()];
-        names.iter().any(|name| self.0.contains(*name))
-    }
 }
 
 /// The shared backend security group.

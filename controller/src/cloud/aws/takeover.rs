@@ -25,6 +25,8 @@ pub(super) use giving::disown;
 
 /// The peer's finalizer on Services.
 pub const FINALIZER: &str = "service.k8s.aws/resources";
+/// Who it is.
+pub(super) const NAME: &str = "aws-load-balancer-controller";
 
 fn has(service: &ServiceSpec, finalizer: &str) -> bool {
     service.finalizers.iter().any(|f| f == finalizer)

@@ -6,16 +6,19 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use onehop_core::id::IpFamily;
 use serde_json::{Value, json};
 
 use super::document::{
     FRONTENDS, MEMBERS, POOLS, PROBES, RULES, at, child, children, children_mut, has, lay_over,
     name, object_mut, other_users, referred, text,
 };
+use super::families::{is_ipv6, keep_an_ipv4_frontend};
 use super::names;
 use super::part::{Child, Part};
-use super::settings::Settings;
+use super::settings::{Layout, Settings};
 use crate::plan::Refusal;
+use crate::plan::custody::PeerServices;
 
 /// What Azure takes on one load balancer.
 const MOST_FRONTENDS: usize = 600;
@@ -32,6 +35,8 @@ pub struct Changes {
     pub members: Vec<PoolChange>,
     /// Own pools that no rule uses and whose flows have ended.
     pub pools: BTreeSet<String>,
+    /// Ids of IPv6 public IPs, in lower case.
+    pub six: BTreeSet<String>,
 }
 
 /// Members of one pool that come and go.
@@ -67,13 +72,29 @@ pub fn new(settings: &Settings) -> Value {
     })
 }
 
-/// Whether a load balancer is this install's own; another one of its name is foreign (AZ-099).
+/// Whether a load balancer is this install's to write: its own or, if it was said so, the cluster's, which has no tag
+/// (AZ-017). Another one of its name is foreign (AZ-099).
 pub fn is_ours(document: &Value, settings: &Settings) -> bool {
-    super::document::tag(document, names::TAG_INSTALL) == Some(settings.install.as_str())
+    match super::document::tag(document, names::TAG_INSTALL) {
+        Some(install) => install == settings.install.as_str(),
+        None => settings.layout == Layout::Shared,
+    }
+}
+
+/// Whether a load balancer goes with its last frontend: one of ours or, where the peer was said to be off, the cluster's
+/// (AZ-082).
+pub fn may_go(document: &Value, settings: &Settings) -> bool {
+    let ours = super::document::tag(document, names::TAG_INSTALL).is_some();
+    ours || settings.take_over.peer == PeerServices::Off
 }
 
 /// Lays everything in.
 pub fn apply(document: &mut Value, settings: &Settings, changes: &Changes) {
+    let before = children(document, FRONTENDS).to_vec();
+    if super::document::tag(document, names::TAG_INSTALL).is_some() && !settings.tags.is_empty() {
+        // AZ-185.
+        lay_over(document, &json!({"tags": settings.tags}));
+    }
     for part in &changes.parts {
         lay_in(document, settings, part);
     }
@@ -115,7 +136,15 @@ pub fn apply(document: &mut Value, settings: &Settings, changes: &Changes) {
                 .iter()
                 .any(|used| used.eq_ignore_ascii_case(name(pool)))
     });
+    keep_an_ipv4_frontend(document, before, &changes.six);
     drop_unused_node_probes(document, settings);
+    if settings.layout == Layout::Shared {
+        // Our own one goes with everything that is in it; of one that stays nothing of ours is left.
+        let own = IpFamily::ALL.map(|family| names::node_pool(settings.install.as_str(), family));
+        let is_own = |pool: &Value| own.iter().any(|it| it.eq_ignore_ascii_case(name(pool)));
+        let used = |pool: &Value| used.iter().any(|it| it.eq_ignore_ascii_case(name(pool)));
+        retain(document, POOLS, |pool| !is_own(pool) || used(pool));
+    }
 }
 
 /// Whether no frontend is left, so that the load balancer itself can go (AZ-082).
@@ -148,6 +177,36 @@ pub fn is_there(document: &Value, part: &Part) -> bool {
         && !stale(RULES, &part.rules)
         && !stale(PROBES, &part.probes)
         && !stale_frontend(document, part)
+}
+
+/// Names of what is not there as a part wants it, or is too much, for people.
+pub fn differing(document: &Value, part: &Part) -> Vec<String> {
+    let lists = [
+        ("frontend", FRONTENDS, &part.frontends),
+        ("probe", PROBES, &part.probes),
+        ("rule", RULES, &part.rules),
+    ];
+    let mut all = Vec::new();
+    for (word, list, wanted) in lists {
+        let lacks = |wish: &&Child| !has(child(document, list, &wish.name), &wish.wish);
+        let lacking = wanted.iter().filter(lacks);
+        all.extend(lacking.map(|wish| format!("{word} {}", wish.name)));
+        let mut there = children(document, list).iter().map(name);
+        let more = |it: &&str| {
+            names::is_of(it, &part.base)
+                && !wanted.iter().any(|wish| wish.name.eq_ignore_ascii_case(it))
+        };
+        all.extend(
+            there
+                .by_ref()
+                .filter(more)
+                .map(|it| format!("{word} {it} too much")),
+        );
+    }
+    let lacks = |pool: &&super::part::Pool| child(document, POOLS, &pool.name).is_none();
+    let pools = part.pools.iter().filter(lacks);
+    all.extend(pools.map(|pool| format!("pool {}", pool.name)));
+    all
 }
 
 /// A frontend of the Service that nobody uses and nothing wants.
@@ -209,7 +268,7 @@ pub fn conflict(document: &Value, part: &Part) -> Option<Refusal> {
 
 /// What Azure takes on one load balancer (AZ-430, AZ-432), and its wish for an IPv4 frontend beside those of IPv6
 /// (AZ-188).
-pub fn room(document: Option<&Value>, part: &Part) -> Option<Refusal> {
+pub fn room(document: Option<&Value>, part: &Part, six: &BTreeSet<String>) -> Option<Refusal> {
     let none = Value::Null;
     let document = document.unwrap_or(&none);
     let count = |list: &str, wanted: &[Child]| {
@@ -235,12 +294,10 @@ pub fn room(document: Option<&Value>, part: &Part) -> Option<Refusal> {
             message,
         });
     }
-    let four = |pool: &&str| !names::is_ipv6_pool(pool);
-    let own = part.pools.iter().map(|pool| pool.name.as_str());
-    let others = children(document, RULES)
-        .iter()
-        .filter_map(|rule| referred(rule, "backendAddressPool"));
-    if own.chain(others).any(|pool| four(&pool)) || part.rules.is_empty() {
+    let own = part.pools.iter().any(|pool| pool.family == IpFamily::V4);
+    let others = children(document, FRONTENDS).iter();
+    let mut others = others.filter(|frontend| !names::is_of(name(frontend), &part.base));
+    if own || part.rules.is_empty() || others.any(|frontend| !is_ipv6(frontend, six)) {
         return None;
     }
     let message = "Azure takes an IPv6 frontend only on a load balancer that has an IPv4 one, and there is none yet";
@@ -349,9 +406,14 @@ fn drop_unused_node_probes(document: &mut Value, settings: &Settings) {
         .filter_map(|rule| referred(rule, "probe"))
         .map(str::to_ascii_lowercase)
         .collect();
+    // The peer's is common property: it goes with its last rule where the peer is off, whoever has made it (AZ-011).
+    let adopted = settings.take_over.peer == PeerServices::Off;
+    let shared = |probe: &Value| {
+        let theirs = name(probe).eq_ignore_ascii_case(names::PEER_SHARED_PROBE);
+        names::is_node_probe(name(probe), &settings.install) || (theirs && adopted)
+    };
     retain(document, PROBES, |probe| {
-        !names::is_node_probe(name(probe), &settings.install)
-            || used.contains(&name(probe).to_ascii_lowercase())
+        !shared(probe) || used.contains(&name(probe).to_ascii_lowercase())
     });
 }
 

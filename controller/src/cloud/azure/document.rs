@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn az155_only_what_was_asked_is_compared_and_case_is_not() {
+    fn az155_az210_only_what_was_asked_is_compared_and_case_is_not() {
         let there = json!({"properties": {"protocol": "tcp", "port": 80, "extra": true, "id": {"id": "/A/b"}}});
         assert!(has(
             Some(&there),
@@ -220,6 +220,13 @@ mod tests {
             &json!({"properties": {"enableTcpReset": true}})
         ));
         assert!(!has(None, &json!({})));
+        // AZ-210: what Azure gives back empty is absent.
+        let empty = json!({"prefix": "", "prefixes": []});
+        assert!(
+            has(Some(&empty), &json!({"prefix": null, "prefixes": null})),
+            "AZ-210"
+        );
+        assert_eq!(text(&empty, &["prefix"]), None, "AZ-210");
     }
 
     #[test]

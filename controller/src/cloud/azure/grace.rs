@@ -2,19 +2,25 @@
 //! for clients that know it from DNS (AZ-113). Pure.
 //!
 //! Where both stand side by side the old part is left as it is and its pools are kept up to date, until the end; then it
-//! is cleaned like everything that a Service no longer wants (AZ-110). Times are those of this process: after a restart
-//! the grace begins anew, late and never early.
+//! is cleaned like everything that a Service no longer wants (AZ-110). Times are those of this process until a tag of a
+//! public IP of the Service says the end, which a restart does not change; where there is none of ours, the grace begins
+//! anew with the process, late and never early.
 
 use std::net::IpAddr;
 
 use onehop_core::crd::TargetMode;
 use onehop_core::time::Time;
+use serde_json::{Value, json};
 
-use super::document::{FRONTENDS, POOLS, RULES, child, children, has, name, referred};
+use super::document::{
+    FRONTENDS, POOLS, RULES, child, children, has, lay_over, name, referred, tag, text,
+};
 use super::members::has_members;
 use super::model::{Documents, Observed, address_at};
 use super::names;
 use super::part::{Part, Pool};
+use super::public_ip::{keeper, kept_for};
+use super::resolve::Flavour;
 use super::settings::Settings;
 use crate::plan::Notice;
 
@@ -65,7 +71,33 @@ pub(super) fn end(settings: &Settings, part: &Part, seen: &Observed, now: Time) 
     };
     // From when both were there.
     let both = former.chain(new).map(since).max()?;
-    Some(both + settings.dns_grace)
+    let end = both + settings.dns_grace;
+    let tags = seen
+        .public_ips(settings)
+        .filter_map(|pip| tag(pip, names::TAG_FORMER));
+    let said = tags.filter_map(|said| said.parse().ok()).min();
+    Some(said.map_or(end, |said: Time| said.min(end)))
+}
+
+/// Public IPs of the Service alone whose tag says another end than this, or that say one where there is none: id and
+/// document.
+pub(super) fn unsaid(
+    settings: &Settings,
+    seen: &Observed,
+    end: Option<Time>,
+) -> Vec<(String, Value)> {
+    let end = end.map(|end| end.to_string());
+    let own = seen.public_ips(settings).filter(|pip| {
+        let alone = kept_for(settings, pip).len() == 1;
+        alone && keeper(settings, pip) == Some(Flavour::Own)
+    });
+    let unsaid = own.filter(|pip| tag(pip, names::TAG_FORMER) != end.as_deref());
+    let written = unsaid.filter_map(|pip| {
+        let mut document = pip.clone();
+        lay_over(&mut document, &json!({"tags": {names::TAG_FORMER: end}}));
+        Some((text(pip, &["id"])?.to_owned(), document))
+    });
+    written.collect()
 }
 
 /// Pools of the part that rules of the former side use, too.

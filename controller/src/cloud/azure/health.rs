@@ -116,6 +116,12 @@ impl Finder<'_> {
                 .map_or(&none, |wish| &wish.probe);
             return Ok(Some(http(HealthBy::Local, local, &[of_local])));
         }
+        if self.local().is_none()
+            && let Some((port, path)) = &self.settings.shared_probe
+        {
+            let shared = made(HealthBy::Node, HealthProtocol::Http, *port, Some(path), &[]);
+            return Ok(Some(shared));
+        }
         if self.port.key.protocol != Protocol::Tcp {
             return Ok(None);
         }

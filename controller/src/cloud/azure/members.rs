@@ -14,6 +14,7 @@ use super::model::Observed;
 use super::names;
 use super::part::Pool;
 use super::settings::{Kind, Settings};
+use super::takeover::is_of_interfaces;
 use crate::plan::Intent;
 use crate::plan::membership::{
     self, Action, CloudState, Decision, Kind as PolicyKind, Member, Policy, Readiness, State,
@@ -25,9 +26,18 @@ const MASS_PERCENT: u8 = 50;
 /// What a probe takes where none says how long.
 const PROBE_TIME: Duration = Duration::from_secs(10);
 
+/// Labels of nodes that are no members (AZ-037, AZ-233).
+const MANAGED: &str = "kubernetes.azure.com/managed";
+const RESOURCE_GROUP: &str = "kubernetes.azure.com/resource-group";
+const CONTROL_PLANE: [&str; 2] = [
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+];
+
 /// A pool of a Service and what is in it.
 #[derive(Clone, Debug)]
 pub struct Filled<'a> {
+    settings: &'a Settings,
     intent: &'a Intent,
     pool: &'a Pool,
     kind: Kind,
@@ -37,14 +47,16 @@ pub struct Filled<'a> {
     since: BTreeMap<TargetKey, Time>,
     /// Whether every rule on it has a probe.
     probed: bool,
+    /// Whether its members are its other writer's: at network interfaces, or by the configuration (AZ-012, AZ-236).
+    of_others: bool,
 }
 
 impl<'a> Filled<'a> {
     /// Reads a pool. A target gets the port that the Service has for its address, else that of its other targets.
     pub fn read(
+        settings: &'a Settings,
         intent: &'a Intent,
-        pool: &'a Pool,
-        kind: Kind,
+        (pool, kind): (&'a Pool, Kind),
         seen: &Observed,
         now: Time,
     ) -> Self {
@@ -88,13 +100,18 @@ impl<'a> Filled<'a> {
             states.insert(key, state);
             times.insert(key, since);
         }
+        let by_interfaces = document.is_some_and(is_of_interfaces);
+        let shared = pool.mode != TargetMode::Pod;
+        let others = shared && settings.others_pools.contains(&kind);
         Self {
+            settings,
             intent,
             pool,
             kind,
             seen: states,
             since: times,
             probed,
+            of_others: by_interfaces || others,
         }
     }
 
@@ -140,7 +157,29 @@ impl<'a> Filled<'a> {
         members.retain(|member| {
             pool.takes(member.key.address) && number.is_none_or(|it| member.key.port == it)
         });
+        for member in &mut members {
+            if member.state == State::Ready && self.is_never(member.key.address) {
+                member.state = State::Withdrawn;
+            }
+        }
         members
+    }
+
+    /// Whether a node of this address is no member by its labels, whatever it could do (AZ-037, AZ-233).
+    fn is_never(&self, address: IpAddr) -> bool {
+        if self.pool.mode == TargetMode::Pod {
+            return false;
+        }
+        let Some(machine) = self.intent.machines.get(&address) else {
+            return false;
+        };
+        let label = |key: &str| machine.labels.get(key).map(String::as_str);
+        let unmanaged = label(MANAGED).is_some_and(|it| it.eq_ignore_ascii_case("false"));
+        let own = self.settings.place.node_resource_group.as_deref();
+        let elsewhere = label(RESOURCE_GROUP)
+            .is_some_and(|group| !own.is_some_and(|own| own.eq_ignore_ascii_case(group)));
+        let plane = CONTROL_PLANE.iter().any(|key| label(key).is_some());
+        unmanaged || elsewhere || (plane && self.settings.exclude_control_plane)
     }
 
     /// What the answer means for the pool (AZ-291): drain = Down, then out once its flows had their time.
@@ -150,6 +189,9 @@ impl<'a> Filled<'a> {
             pool: self.pool.name.clone(),
             ..PoolChange::default()
         };
+        if self.of_others {
+            return change;
+        }
         for (key, _) in decision.with(Action::Register) {
             if reachable(settings, self.pool, key.address) {
                 change.up.push((self.member_name(key.address), key.address));

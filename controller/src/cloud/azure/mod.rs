@@ -9,8 +9,11 @@ pub mod annotations;
 pub mod balancer;
 pub mod client;
 pub mod document;
+mod families;
 mod grace;
 mod health;
+#[cfg(test)]
+mod lossless;
 pub mod members;
 pub mod model;
 pub mod names;
@@ -24,6 +27,8 @@ pub mod rights;
 pub mod security;
 pub mod settings;
 pub mod step;
+mod switch;
+pub mod takeover;
 mod tenants;
 #[cfg(test)]
 mod testkit;
@@ -44,9 +49,10 @@ use self::settings::Settings;
 use self::step::AzureStep;
 use super::{AddressBook, CloudError, Holder};
 use crate::lease::Fence;
+use crate::plan::custody::{Custody, Release};
 use crate::plan::{
-    Effect, Existing, Found, Giver, Intent, Listed, Look, Market, Named, Numbers, Outcome, Placed,
-    Plan, Provider, Resolution,
+    Effect, Existing, Found, Giver, Intent, Listed, Look, Market, MissingRight, Named, Numbers,
+    Outcome, Placed, Plan, Provider, Resolution,
 };
 
 /// The provider.
@@ -138,6 +144,20 @@ impl Provider for Azure {
         IpFamily::ALL.to_vec()
     }
 
+    async fn missing_rights(&self) -> Vec<MissingRight> {
+        let missing = Box::pin(self.client.missing()).await;
+        let right = |it: &rights::Missing| MissingRight {
+            action: format!("{} at {}", it.action, it.scope),
+            answer: it.message(),
+        };
+        missing.iter().map(right).collect()
+    }
+
+    /// Each needs what its own wishes need (AZ-019).
+    fn rights_concern_all(&self) -> bool {
+        false
+    }
+
     async fn inventory(&self) -> Result<Vec<Existing<ServiceKey>>, CloudError> {
         Box::pin(self.client.inventory()).await
     }
@@ -175,8 +195,42 @@ impl Provider for Azure {
         plan::plan(&self.settings, shard, intents.first(), seen, now)
     }
 
+    fn their_finalizer(&self) -> Option<&'static str> {
+        Some(takeover::FINALIZER)
+    }
+
+    fn their_name(&self) -> &'static str {
+        takeover::NAME
+    }
+
+    fn may_be_theirs(&self, service: &ServiceSpec) -> bool {
+        takeover::may_be_theirs(service)
+    }
+
+    fn custody(
+        &self,
+        service: &ServiceSpec,
+        intent: &Intent,
+        seen: &Observed,
+        release: Release,
+        now: Time,
+    ) -> Custody<AzureStep> {
+        let of = takeover::Situation {
+            settings: &self.settings,
+            service,
+            intent,
+            seen,
+            now,
+        };
+        takeover::custody(of, release)
+    }
+
     async fn execute(&self, step: &AzureStep, fence: &Fence) -> Result<Effect, CloudError> {
         Box::pin(self.client.execute(step, fence)).await
+    }
+
+    async fn tidy(&self, fence: &Fence) -> Result<(), CloudError> {
+        Box::pin(self.client.tidy(fence)).await
     }
 
     fn next_look(
@@ -199,7 +253,7 @@ impl Provider for Azure {
             .part
             .pools
             .iter()
-            .map(|pool| Filled::read(intent, pool, kind, seen, now));
+            .map(|pool| Filled::read(&self.settings, intent, (pool, kind), seen, now));
         let looks = pools.filter_map(|filled| filled.next_look(&self.settings, now));
         let grace = grace::end(&self.settings, &built.part, seen, now).filter(|end| *end > now);
         let unused = seen

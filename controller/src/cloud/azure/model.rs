@@ -17,10 +17,11 @@ use super::document::{
 use super::grace;
 use super::names;
 use super::part::{self, Address, Makings, Part};
-use super::public_ip::{Asker, address_of, services_of};
+use super::public_ip::{Asker, address_of, kept_for, version_of};
 use super::rights::Missing;
 use super::security::{self, Addresses, Demand};
 use super::settings::{Kind, Settings};
+use super::switch;
 use crate::plan::Refusal;
 
 /// Documents in the cloud.
@@ -154,6 +155,16 @@ pub enum Rules {
     Refused(Refusal),
 }
 
+impl Documents {
+    /// Ids of IPv6 public IPs, in lower case.
+    pub fn ipv6(&self) -> BTreeSet<String> {
+        let all = self.public_ips.iter();
+        let six = all.filter(|pip| version_of(pip) == IpFamily::V6);
+        let ids = six.filter_map(|pip| text(pip, &["id"]));
+        ids.map(str::to_ascii_lowercase).collect()
+    }
+}
+
 impl Observed {
     /// How the rules of the security group stand.
     pub fn rules(&self, settings: &Settings) -> &Rules {
@@ -185,7 +196,9 @@ impl Observed {
         let taken: BTreeSet<String> = others
             .flat_map(|(_, met)| met.uids.iter().map(names::base))
             .collect();
-        let own = self.public_ips().filter(|pip| services_of(pip).len() == 1);
+        let own = self
+            .public_ips(settings)
+            .filter(|pip| kept_for(settings, pip).len() == 1);
         let named = own.filter_map(|pip| {
             let rest = name(pip).strip_prefix(&stem)?;
             Some(rest.chars().take(names::LONGEST_BASE).collect())
@@ -194,13 +207,13 @@ impl Observed {
         self.uids.iter().map(names::base).chain(named).collect()
     }
 
-    /// Public IPs that name the Service.
-    pub fn public_ips(&self) -> impl Iterator<Item = &Value> {
+    /// Public IPs that we keep for the Service, by their tags.
+    pub fn public_ips<'a>(&'a self, settings: &'a Settings) -> impl Iterator<Item = &'a Value> {
         let own = self.service.to_string();
         self.documents
             .public_ips
             .iter()
-            .filter(move |pip| services_of(pip).contains(&own))
+            .filter(move |pip| kept_for(settings, pip).contains(&own))
     }
 }
 
@@ -391,6 +404,23 @@ fn demands_of(
         security::demands(settings, spec, wishes, &at)
     };
     let mut all = demands(&wishes, addresses(&part, documents));
+    let balancer = documents.balancers.get(&part.kind);
+    if let Some((balancer, former)) =
+        balancer.and_then(|it| Some((it, switch::former(it, &part, spec)?)))
+    {
+        let used = |pool: &&Value| former.pools.contains(&name(pool).to_ascii_lowercase());
+        let pools = children(balancer, POOLS).iter().filter(used);
+        let members: Vec<IpAddr> = pools
+            .flat_map(|pool| children(pool, MEMBERS))
+            .filter_map(member_address)
+            .collect();
+        let at = Addresses {
+            frontends: addresses(&part, documents),
+            nodes: members.clone(),
+            pods: members,
+        };
+        all.extend(security::demands(settings, &former.spec, &wishes, &at));
+    }
     let former = grace::former_addresses(&part, documents);
     if !former.is_empty() {
         let other = Wishes {
@@ -412,7 +442,7 @@ pub fn demands(settings: &Settings, roster: &Roster, documents: &Documents) -> V
 }
 
 /// How the rules of the security group stand.
-fn rules(settings: &Settings, roster: &Roster, documents: &Documents) -> Rules {
+pub fn rules(settings: &Settings, roster: &Roster, documents: &Documents) -> Rules {
     let Some(document) = &documents.security else {
         return Rules::Right;
     };

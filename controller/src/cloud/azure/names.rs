@@ -10,6 +10,8 @@ use std::fmt::Write;
 use md5::{Digest, Md5};
 use onehop_core::id::{InstallId, IpFamily, Protocol, ServiceUid};
 
+use super::resolve::Flavour;
+
 /// Tag with the install id, on load balancers and public IPs of ours.
 pub const TAG_INSTALL: &str = "onehop-install";
 /// Tag that tells a replacement from what it replaces (AZ-112).
@@ -18,8 +20,18 @@ pub const TAG_GENERATION: &str = "onehop-generation";
 pub const TAG_SERVICE: &str = "onehop-service";
 /// Tag of a public IP: the Service that its DNS label is for.
 pub const TAG_DNS: &str = "onehop-dns-label-service";
+/// Tag of a public IP: until when the former address of its Service serves on (AZ-113).
+pub const TAG_FORMER: &str = "onehop-former-until";
 /// Tags by which cloud-provider-azure knows its public IPs, old and new (AZ-094).
 pub const PEER_SERVICE_TAGS: [&str; 2] = ["k8s-azure-service", "service"];
+/// Tags with which it says of which cluster they are, new and old (AZ-094).
+pub const PEER_CLUSTER_TAGS: [&str; 2] = ["k8s-azure-cluster-name", "kubernetes-cluster-name"];
+/// Its tag for the Service that a DNS label is for (AZ-094).
+pub const PEER_DNS_TAG: &str = "k8s-azure-dns-label-service";
+/// Its probe that all Services share, where it is told to have one (AZ-088).
+pub const PEER_SHARED_PROBE: &str = "cluster-service-shared-health-probe";
+/// Prefix of its rules in the security group (AZ-091, AZ-092).
+pub const PEER_RULE_PREFIX: &str = "k8s-azure-lb_";
 
 /// Longest frontend, rule, probe or public IP name without the suffix of its family (AZ-085, AZ-089).
 const LONGEST: usize = 75;
@@ -176,19 +188,22 @@ pub fn is_node_probe(name: &str, install: &InstallId) -> bool {
         .is_some_and(|head| head.eq_ignore_ascii_case(&stem))
 }
 
-/// Prefix of the NSG rules of this install.
-pub fn security_rule_prefix(install: &InstallId) -> String {
-    format!("onehop-{}_", short(install))
+/// Prefix of the NSG rules of this install (AZ-099), or of the peer.
+pub fn security_rule_prefix(install: &InstallId, naming: Flavour) -> String {
+    match naming {
+        Flavour::Own => format!("onehop-{}_", short(install)),
+        Flavour::Peer => PEER_RULE_PREFIX.to_owned(),
+    }
 }
 
-/// An NSG allow rule of ours (AZ-099); the hash is the peer's (AZ-091).
-pub fn allow_rule(install: &InstallId, family: IpFamily, hash: &str) -> String {
-    format!("{}allow_{family}_{hash}", security_rule_prefix(install))
+/// An NSG allow rule; the hash is the peer's (AZ-091).
+pub fn allow_rule(prefix: &str, family: IpFamily, hash: &str) -> String {
+    format!("{prefix}allow_{family}_{hash}")
 }
 
-/// An NSG deny rule of ours (AZ-099).
-pub fn deny_rule(install: &InstallId, family: IpFamily) -> String {
-    format!("{}deny-all_{family}", security_rule_prefix(install))
+/// An NSG deny rule (AZ-092).
+pub fn deny_rule(prefix: &str, family: IpFamily) -> String {
+    format!("{prefix}deny-all_{family}")
 }
 
 /// The hash in the name of an allow rule (AZ-091): both lists are sorted as strings, so `443` is before `80`.
@@ -333,12 +348,25 @@ mod tests {
     }
 
     #[test]
+    fn az091_az092_rules_of_the_peer() {
+        let prefix = security_rule_prefix(&"demo-azure".into(), Flavour::Peer);
+        let allow = allow_rule(&prefix, IpFamily::V4, "d39272f7f57ed937951650d93992ad77");
+        assert_eq!(
+            allow, "k8s-azure-lb_allow_IPv4_d39272f7f57ed937951650d93992ad77",
+            "ZA-39"
+        );
+        let deny = deny_rule(&prefix, IpFamily::V6);
+        assert_eq!(deny, "k8s-azure-lb_deny-all_IPv6", "AZ-092");
+    }
+
+    #[test]
     fn az097_az099_rules_and_probes_of_ours_never_look_like_the_peers() {
         let install = "demo-azure".into();
-        let allow = allow_rule(&install, IpFamily::V4, "d39272f7f57ed937951650d93992ad77");
+        let prefix = security_rule_prefix(&install, Flavour::Own);
+        let allow = allow_rule(&prefix, IpFamily::V4, "d39272f7f57ed937951650d93992ad77");
         assert_eq!(allow.len(), "onehop-12345678_allow_IPv4_".len() + 32);
-        for name in [&allow, &deny_rule(&install, IpFamily::V6)] {
-            assert!(name.starts_with(&security_rule_prefix(&install)), "{name}");
+        for name in [&allow, &deny_rule(&prefix, IpFamily::V6)] {
+            assert!(name.starts_with(&prefix), "{name}");
             assert!(
                 !name.to_lowercase().starts_with("k8s-azure-lb"),
                 "AZ-097: {name}"

@@ -13,12 +13,19 @@ use super::model::{Built, Observed, Rules, addresses, build, wishes};
 use super::part::Pool;
 use super::rights::{locked, notices};
 use super::settings::Settings;
+use super::takeover;
 use crate::plan::membership::{Action, CloudState, State, TargetKey};
 use crate::plan::{Intent, Listed, Notice, Outcome, PortCount, Programmed, Refusal};
 
 /// State, addresses, ids and counts.
 pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now: Time) -> Outcome {
-    let built = build(settings, &intent.service, &intent.spec, &seen.documents);
+    let build_by = |by: &Settings| build(by, &intent.service, &intent.spec, &seen.documents);
+    // What the peer has is told as if it were ours already.
+    let built = build_by(settings).or_else(|why| {
+        let assumed = takeover::assumed(settings, intent);
+        let built = assumed.and_then(|assumed| build_by(&assumed).ok());
+        built.ok_or(why)
+    });
     let mut outcome = Outcome {
         programmed: Programmed::Yes,
         addresses: Vec::new(),
@@ -59,13 +66,16 @@ fn fill(
         outcome.notices.push(notice);
     }
     // Beside our own: nodes accept them too, and they are rules' destinations (AZ-050).
-    outcome.addresses.extend(wishes(&intent.spec).additional);
+    if outcome.addresses.len() >= part.frontends.len() {
+        // Not before them: the first is the Service's own (AZ-186).
+        outcome.addresses.extend(wishes(&intent.spec).additional);
+    }
     let asked = wishes(&intent.spec);
     outcome.notices.extend(notices(&seen.missing, &asked));
     for id in &built.uses {
         outcome.resources.push(("publicIP", id.clone(), 1));
     }
-    if let Some(why) = room(seen.balancer(part.kind), part) {
+    if let Some(why) = room(seen.balancer(part.kind), part, &seen.documents.ipv6()) {
         return refuse(outcome, &why);
     }
     let balancer = seen.balancer(part.kind);
@@ -86,7 +96,7 @@ fn fill(
     // Each family has pools of its own.
     let mut counts = BTreeMap::new();
     for pool in &part.pools {
-        let filled = Filled::read(intent, pool, part.kind, seen, now);
+        let filled = Filled::read(settings, intent, (pool, part.kind), seen, now);
         let decision = filled.decide(now);
         outcome.mass_removal = outcome.mass_removal.or(decision.mass_removal);
         let held = decision.with(Action::Hold).count();
@@ -158,7 +168,7 @@ pub(super) fn listed(
     };
     let mut all = Vec::new();
     for pool in &built.part.pools {
-        let filled = Filled::read(intent, pool, built.part.kind, seen, now);
+        let filled = Filled::read(settings, intent, (pool, built.part.kind), seen, now);
         let known = seen
             .balancer(built.part.kind)
             .and_then(|balancer| child(balancer, POOLS, &pool.name));

@@ -271,7 +271,10 @@ impl Side<'_> {
         let number = health.port?;
         let name = match health.by {
             HealthBy::Local => self.rule_name(base, Protocol::Tcp, number),
-            HealthBy::Node => names::node_probe(&self.settings.install, number),
+            HealthBy::Node => match Flavour::of(self.makings.spec.class.as_deref()) {
+                Flavour::Own => names::node_probe(&self.settings.install, number),
+                Flavour::Peer => names::PEER_SHARED_PROBE.to_owned(),
+            },
             _ => self.rule_name(base, port.protocol, port.port),
         };
         let protocol = match health.protocol {

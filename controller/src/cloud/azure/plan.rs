@@ -7,7 +7,8 @@ use onehop_core::time::Time;
 use serde_json::Value;
 
 use super::balancer::{PoolChange, conflict, has_part, is_ours, is_there, room};
-use super::document::{FRONTENDS, POOLS, RULES, child, children, name, reference, referred, text};
+use super::document::{FRONTENDS, POOLS, child, children, name, reference, referred, text};
+use super::families::{last_ipv4, stays_for_ipv6};
 use super::grace;
 use super::members::{Filled, has_members};
 use super::model::{Built, Observed, Rules, build};
@@ -16,6 +17,7 @@ use super::public_ip::{Release, is_attached, release};
 use super::rights::locked;
 use super::settings::{Kind, Settings};
 use super::step::AzureStep;
+use super::switch::other_pool;
 use crate::plan::{Intent, Plan, arrange};
 
 /// What has to be done for one Service; with no intent everything goes.
@@ -60,7 +62,7 @@ impl Planner<'_> {
         if balancer.is_some_and(|it| !is_ours(it, self.settings) || conflict(it, part).is_some()) {
             return;
         }
-        if room(balancer, part).is_some() {
+        if room(balancer, part, &self.seen.documents.ipv6()).is_some() {
             return;
         }
         let wishes = super::model::wishes(&intent.spec);
@@ -87,7 +89,7 @@ impl Planner<'_> {
             }
             self.former_members(intent, built);
             self.clean(built);
-        } else if let Some(members) = self.first_members(changes, built) {
+        } else if let Some(members) = self.first_members(intent, changes, built) {
             self.steps.push(AzureStep::PutPart {
                 part: Box::new(part.clone()),
                 members,
@@ -104,11 +106,10 @@ impl Planner<'_> {
 
     /// Members to change in the pools of the part.
     fn members(&self, intent: &Intent, built: &Built, done: bool) -> Vec<PoolChange> {
-        let filled = built
-            .part
-            .pools
-            .iter()
-            .map(|pool| Filled::read(intent, pool, built.part.kind, self.seen, self.now));
+        let filled = built.part.pools.iter().map(|pool| {
+            let at = (pool, built.part.kind);
+            Filled::read(self.settings, intent, at, self.seen, self.now)
+        });
         let changes = filled.map(|filled| {
             let mut change = filled.change(self.settings, self.now);
             if !done {
@@ -122,29 +123,34 @@ impl Planner<'_> {
     }
 
     /// The changes that travel with the part (AZ-106); none where a rule is switched to a pool that has to be filled first
-    /// (AZ-253): then this plan only fills.
+    /// (AZ-253), or what it needs has to be let in first: then this plan does only that.
     fn first_members(
         &mut self,
+        intent: &Intent,
         changes: Vec<PoolChange>,
         built: &Built,
     ) -> Option<Vec<PoolChange>> {
         let Some(balancer) = self.seen.balancer(built.part.kind) else {
             return Some(changes);
         };
-        let switches = built.part.rules.iter().any(|wish| {
-            let there = child(balancer, RULES, &wish.name);
-            let old = there.and_then(|rule| referred(rule, "backendAddressPool"));
-            let new = referred(&wish.wish, "backendAddressPool");
-            let (Some(old), Some(new)) = (old, new) else {
-                return false;
-            };
-            let serves = has_members(child(balancer, POOLS, old));
-            !old.eq_ignore_ascii_case(new)
-                && serves
-                && changes
-                    .iter()
-                    .any(|change| change.pool.eq_ignore_ascii_case(new))
-        });
+        let others = built
+            .part
+            .rules
+            .iter()
+            .filter_map(|wish| Some((wish, other_pool(balancer, wish)?)));
+        let serving: Vec<_> = others
+            .filter(|(_, old)| has_members(child(balancer, POOLS, old)))
+            .collect();
+        let empty = |new: &str| {
+            let mut changes = changes.iter();
+            changes.any(|change| change.pool.eq_ignore_ascii_case(new))
+        };
+        let unfilled = serving
+            .iter()
+            .any(|(wish, _)| referred(&wish.wish, "backendAddressPool").is_some_and(empty));
+        // Let in before, so that nobody stays out for the time of a write.
+        let shut = !serving.is_empty() && !self.seen.lets_in(self.settings, &intent.spec);
+        let switches = unfilled || shut;
         if !switches {
             return Some(changes);
         }
@@ -176,6 +182,13 @@ impl Planner<'_> {
                 pool,
             });
         }
+        if grace.is_none() || in_grace {
+            let unsaid = grace::unsaid(self.settings, self.seen, grace);
+            let puts = unsaid
+                .into_iter()
+                .map(|(id, document)| AzureStep::PutPublicIp { id, document });
+            self.steps.extend(puts);
+        }
         // What the former side holds is held until its end.
         if !in_grace {
             self.release(&built.uses);
@@ -188,7 +201,7 @@ impl Planner<'_> {
         let changes = grace::pools(&built.part, self.seen)
             .into_iter()
             .map(|pool| {
-                Filled::read(intent, pool, kind, self.seen, self.now)
+                Filled::read(self.settings, intent, (pool, kind), self.seen, self.now)
                     .change(self.settings, self.now)
             });
         let steps = changes.filter(|change| !change.is_empty());
@@ -221,8 +234,12 @@ impl Planner<'_> {
         let Some(balancer) = self.seen.balancer(kind) else {
             return;
         };
-        if has_part(balancer, base) {
-            let frees = self.seen.public_ips().filter_map(|pip| text(pip, &["id"]));
+        let six = self.seen.documents.ipv6();
+        if has_part(balancer, base) && !stays_for_ipv6(balancer, base, &six) {
+            // A frontend that stays for the sake of those of IPv6 frees nothing (AZ-188).
+            let held = last_ipv4(balancer, base, &six);
+            let pips = self.seen.public_ips(self.settings).filter(|_| !held);
+            let frees = pips.filter_map(|pip| text(pip, &["id"]));
             let frees = frees.map(str::to_owned).collect();
             self.steps.push(AzureStep::RemovePart {
                 kind,
@@ -234,7 +251,7 @@ impl Planner<'_> {
 
     /// Public IPs that name the Service and that it no longer uses (AZ-181).
     fn release(&mut self, uses: &[String]) {
-        for pip in self.seen.public_ips() {
+        for pip in self.seen.public_ips(self.settings) {
             let Some(id) = text(pip, &["id"]).map(str::to_owned) else {
                 continue;
             };
@@ -261,7 +278,7 @@ impl Planner<'_> {
         let mut frontends = balancers.flat_map(|balancer| children(balancer, FRONTENDS));
         let pip = self
             .seen
-            .public_ips()
+            .public_ips(self.settings)
             .find(|pip| text(pip, &["id"]) == Some(id));
         frontends.any(holds) || pip.is_some_and(is_attached)
     }
@@ -301,7 +318,7 @@ pub fn is_left(settings: &Settings, seen: &Observed, base: &str) -> bool {
         release(settings, pip, &seen.service) != Release::Nothing
             && name(pip).starts_with(&format!("{}-{base}", settings.cluster))
     };
-    in_balancer || seen.public_ips().any(named)
+    in_balancer || seen.public_ips(settings).any(named)
 }
 
 #[cfg(test)]

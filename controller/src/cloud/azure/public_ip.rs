@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::annotations::{Wishes, keys};
 use super::document::{has, lay_over, name, tag, text};
 use super::names::{self, Half};
-use super::resolve::refusal;
+use super::resolve::{Flavour, refusal};
 use super::settings::Settings;
 use crate::plan::Refusal;
 
@@ -110,9 +110,12 @@ impl Asker<'_> {
                 format!("{key}: public IP {wanted:?} is {version}, and {family} is needed");
             return Err(refusal("PublicIPNotFound", message));
         }
+        let id = text(pip, &["id"]).unwrap_or_default().to_owned();
+        let keeper = keeper(settings, pip);
         if let Some(other) = names::PEER_SERVICE_TAGS
             .iter()
             .find_map(|key| tag(pip, key))
+            .filter(|_| keeper != Some(Flavour::Peer))
         {
             let message = format!(
                 "{key}: public IP {} belongs to Service {other} of another controller, by its tag",
@@ -120,25 +123,24 @@ impl Asker<'_> {
             );
             return Err(refusal("PublicIPForeign", message));
         }
-        let id = text(pip, &["id"]).unwrap_or_default().to_owned();
-        let Some(install) = tag(pip, names::TAG_INSTALL) else {
-            // Of a user: never tagged, never deleted (AZ-180).
-            return Ok(PublicIp { id, write: None });
-        };
-        if install != settings.install.as_str() {
+        let Some(keeper) = keeper else {
+            let Some(install) = tag(pip, names::TAG_INSTALL) else {
+                // Of a user: never tagged, never deleted (AZ-180).
+                return Ok(PublicIp { id, write: None });
+            };
             let message = format!(
                 "{key}: public IP {} belongs to install {install}",
                 name(pip)
             );
             return Err(refusal("PublicIPForeign", message));
-        }
+        };
         let mut services = services_of(pip);
         if services.contains(&self.service.to_string()) {
             return Ok(PublicIp { id, write: None });
         }
         services.push(self.service.to_string());
         let mut document = pip.clone();
-        set_services(&mut document, &services).map_err(|list| {
+        set_services(&mut document, &services, keeper).map_err(|list| {
             let message = format!(
                 "{key}: the tag of public IP {} is full: {list} is longer than {LONGEST_TAG}",
                 name(pip)
@@ -159,15 +161,17 @@ impl Asker<'_> {
         (id, wanted): (String, &str),
         family: IpFamily,
     ) -> Result<PublicIp, Refusal> {
-        if let Some(pip) = there
-            && tag(pip, names::TAG_INSTALL) != Some(settings.install.as_str())
-        {
+        let keeper = match there {
+            Some(pip) => keeper(settings, pip),
+            None => Some(settings.naming(self.spec.class.as_deref())),
+        };
+        let Some(keeper) = keeper else {
             let message = format!(
                 "public IP {wanted} is there already and has no tag of this install: delete or rename it"
             );
             return Err(refusal("PublicIPForeign", message));
-        }
-        let mut wish = json!({"tags": self.tags(settings, there)});
+        };
+        let mut wish = json!({"tags": self.tags(settings, there, keeper)});
         if let Some(label) = &self.wishes.dns_label {
             let setting = if label.is_empty() {
                 Value::Null
@@ -181,7 +185,7 @@ impl Asker<'_> {
             } else {
                 json!(self.service.to_string())
             };
-            wish["tags"][names::TAG_DNS] = holder;
+            wish["tags"][keeper.dns_tag()] = holder;
         }
         match there {
             Some(pip) if has(Some(pip), &wish) => Ok(PublicIp { id, write: None }),
@@ -205,7 +209,7 @@ impl Asker<'_> {
     }
 
     /// AZ-045, AZ-099: others in the list of Services stay.
-    fn tags(&self, settings: &Settings, there: Option<&Value>) -> Value {
+    fn tags(&self, settings: &Settings, there: Option<&Value>, keeper: Flavour) -> Value {
         let mut tags = settings.tags.clone();
         for (key, value) in &self.wishes.pip_tags {
             tags.retain(|known, _| !known.eq_ignore_ascii_case(key));
@@ -215,10 +219,24 @@ impl Asker<'_> {
         if !services.contains(&self.service.to_string()) {
             services.push(self.service.to_string());
         }
-        tags.insert(names::TAG_INSTALL.to_owned(), settings.install.to_string());
-        tags.insert(names::TAG_GENERATION.to_owned(), "1".to_owned());
-        tags.insert(names::TAG_SERVICE.to_owned(), services.join(","));
-        json!(tags)
+        match keeper {
+            Flavour::Own => {
+                tags.insert(names::TAG_INSTALL.to_owned(), settings.install.to_string());
+                tags.insert(names::TAG_GENERATION.to_owned(), "1".to_owned());
+            }
+            // One that is there says it already: that is how it was known.
+            Flavour::Peer if there.is_some() => {}
+            Flavour::Peer => {
+                let key = names::PEER_CLUSTER_TAGS[0].to_owned();
+                tags.insert(key, settings.cluster.clone());
+            }
+        }
+        tags.insert(service_tag(there, keeper).to_owned(), services.join(","));
+        let mut wish = json!(tags);
+        for key in obsolete(settings, there, &tags) {
+            wish[key] = Value::Null;
+        }
+        wish
     }
 
     /// AZ-175. Zones are left to Azure, which makes a Standard one in all of them.
@@ -239,6 +257,24 @@ impl Asker<'_> {
     }
 }
 
+/// Keys of tags that go: with `systemTags`, those that are neither wished nor a system's nor say whose it is (AZ-185).
+fn obsolete(settings: &Settings, there: Option<&Value>, wished: &names::Tags) -> Vec<String> {
+    let (Some(system), Some(there)) = (&settings.system_tags, there) else {
+        return Vec::new();
+    };
+    let tags = there.get("tags").and_then(Value::as_object);
+    let says_whose = |key: &str| {
+        let peer = ["k8s-azure-", "kubernetes-", "onehop-"];
+        key == "service" || peer.iter().any(|stem| key.starts_with(stem))
+    };
+    let stays = |key: &str| {
+        let is = |other: &String| other.eq_ignore_ascii_case(key);
+        wished.keys().any(is) || system.iter().any(is) || says_whose(&key.to_ascii_lowercase())
+    };
+    let keys = tags.into_iter().flat_map(|tags| tags.keys());
+    keys.filter(|key| !stays(key)).cloned().collect()
+}
+
 /// Its family (AZ-313).
 pub fn version_of(pip: &Value) -> IpFamily {
     let version = text(pip, &["properties", "publicIPAddressVersion"]);
@@ -254,14 +290,50 @@ pub fn address_of(pip: &Value) -> Option<IpAddr> {
     text(pip, &["properties", "ipAddress"])?.parse().ok()
 }
 
+/// Whose tags say that a public IP is managed: ours or, where the peer was said to be off, those of the peer with our
+/// cluster's name (AZ-180). None: it is a user's, or somebody else's.
+pub fn keeper(settings: &Settings, pip: &Value) -> Option<Flavour> {
+    if let Some(install) = tag(pip, names::TAG_INSTALL) {
+        return (install == settings.install.as_str()).then_some(Flavour::Own);
+    }
+    let any = |keys: &[&str]| keys.iter().find_map(|key| tag(pip, key)).map(str::to_owned);
+    let cluster = any(&names::PEER_CLUSTER_TAGS)?;
+    let named = any(&names::PEER_SERVICE_TAGS).is_some();
+    let adopted = settings.naming(None) == Flavour::Peer;
+    (adopted && named && cluster.eq_ignore_ascii_case(&settings.cluster)).then_some(Flavour::Peer)
+}
+
+/// The tag that lists the Services of a public IP.
+fn service_tag(pip: Option<&Value>, keeper: Flavour) -> &'static str {
+    match keeper {
+        Flavour::Own => names::TAG_SERVICE,
+        Flavour::Peer => {
+            let mut known = names::PEER_SERVICE_TAGS.into_iter();
+            let there = |key: &&str| pip.is_some_and(|pip| tag(pip, key).is_some());
+            known.find(there).unwrap_or(names::PEER_SERVICE_TAGS[0])
+        }
+    }
+}
+
 /// Services in the tag of a public IP: the whole list (AZ-181).
 pub fn services_of(pip: &Value) -> Vec<String> {
-    let list = tag(pip, names::TAG_SERVICE).unwrap_or_default();
+    let peer = || {
+        names::PEER_SERVICE_TAGS
+            .iter()
+            .find_map(|key| tag(pip, key))
+    };
+    let list = tag(pip, names::TAG_SERVICE).or_else(peer);
     let parts = list
+        .unwrap_or_default()
         .split(',')
         .map(str::trim)
         .filter(|part| !part.is_empty());
     parts.map(str::to_owned).collect()
+}
+
+/// Services of a public IP that we keep for them.
+pub fn kept_for(settings: &Settings, pip: &Value) -> Vec<String> {
+    keeper(settings, pip).map_or_else(Vec::new, |_| services_of(pip))
 }
 
 /// What becomes of a public IP that a Service no longer uses.
@@ -279,15 +351,15 @@ pub enum Release {
 pub fn release(settings: &Settings, pip: &Value, service: &ServiceKey) -> Release {
     let mut services = services_of(pip);
     let own = service.to_string();
-    if tag(pip, names::TAG_INSTALL) != Some(settings.install.as_str()) || !services.contains(&own) {
+    let Some(keeper) = keeper(settings, pip).filter(|_| services.contains(&own)) else {
         return Release::Nothing;
-    }
+    };
     services.retain(|other| *other != own);
     if services.is_empty() {
         return Release::Delete;
     }
     let mut document = pip.clone();
-    match set_services(&mut document, &services) {
+    match set_services(&mut document, &services, keeper) {
         Ok(()) => Release::Keep(document),
         // A shorter list than one that was there.
         Err(_) => Release::Nothing,
@@ -295,12 +367,13 @@ pub fn release(settings: &Settings, pip: &Value, service: &ServiceKey) -> Releas
 }
 
 /// Writes the list, unless it is too long for a tag (AZ-182).
-fn set_services(pip: &mut Value, services: &[String]) -> Result<(), String> {
+fn set_services(pip: &mut Value, services: &[String], keeper: Flavour) -> Result<(), String> {
     let list = services.join(",");
     if list.len() > LONGEST_TAG {
         return Err(list);
     }
-    lay_over(pip, &json!({"tags": {names::TAG_SERVICE: list}}));
+    let key = service_tag(Some(pip), keeper);
+    lay_over(pip, &json!({"tags": {key: list}}));
     Ok(())
 }
 

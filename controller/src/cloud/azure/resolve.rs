@@ -13,6 +13,7 @@ use onehop_core::target::{self, Choice, Denied, NodePorts, Obstacle, Obstacles, 
 
 use super::annotations::{self, Wishes, keys};
 use super::health;
+use super::names;
 use super::settings::Settings;
 use crate::plan::{Notice, Refusal, Resolution};
 
@@ -22,9 +23,10 @@ const AGENT_PROXY_NAME: &str = "onehop";
 const HOLD_MAX_SECONDS: u32 = 600;
 
 /// Whose names, defaults and checks a Service gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Flavour {
     /// Ours.
+    #[default]
     Own,
     /// Those of cloud-provider-azure: every other class, and Services without one.
     Peer,
@@ -36,6 +38,14 @@ impl Flavour {
         match class {
             Some(class) if class.starts_with("onehop.dev/") => Self::Own,
             _ => Self::Peer,
+        }
+    }
+
+    /// The tag of a public IP for the Service that its DNS label is for.
+    pub(super) const fn dns_tag(self) -> &'static str {
+        match self {
+            Self::Own => names::TAG_DNS,
+            Self::Peer => names::PEER_DNS_TAG,
         }
     }
 }
@@ -133,7 +143,7 @@ fn spec(
         ports,
         sources: Vec::new(),
         membership: Membership {
-            policy: wishes.membership.unwrap_or(default),
+            policy: wishes.membership.or(settings.membership).unwrap_or(default),
             floor_percent: 100,
             hold_max_seconds: HOLD_MAX_SECONDS,
             tail_max_seconds: u32::try_from(settings.tail.as_secs()).unwrap_or(u32::MAX),

@@ -15,6 +15,7 @@ use super::document::{
     SECURITY_RULES, at, child, children, children_mut, has, lay_over, name, text,
 };
 use super::names;
+use super::resolve::Flavour;
 use super::settings::Settings;
 use crate::plan::Refusal;
 
@@ -45,6 +46,8 @@ pub struct Demand {
     pub deny_rest: bool,
     /// Ports of probes that a deny-all at these destinations would cover (AZ-156).
     pub probes: BTreeSet<u16>,
+    /// Whose rules they are: those of targets that are pods are never the peer's (AZ-097).
+    pub naming: Flavour,
 }
 
 /// A destination, in order of family.
@@ -152,6 +155,10 @@ pub fn demands(
                 sources: sources.clone(),
                 deny_rest,
                 probes: health.collect(),
+                naming: match mode {
+                    TargetMode::Pod => Flavour::Own,
+                    _ => settings.naming(spec.class.as_deref()),
+                },
             };
             (!demand.destinations.is_empty() && !demand.ports.is_empty()).then_some(demand)
         })
@@ -187,6 +194,7 @@ struct Allow {
     kind: SourceKind,
     sources: Vec<String>,
     ports: Vec<String>,
+    naming: Flavour,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -198,7 +206,7 @@ enum SourceKind {
 #[derive(Default)]
 struct Wanted {
     allow: BTreeMap<Allow, BTreeSet<Destination>>,
-    deny: BTreeMap<IpFamily, BTreeSet<Destination>>,
+    deny: BTreeMap<(Flavour, IpFamily), BTreeSet<Destination>>,
 }
 
 impl Wanted {
@@ -224,7 +232,7 @@ impl Wanted {
                         protocol,
                         SourceKind::Tag,
                         vec![tag.clone()],
-                        (&ports, &here),
+                        (&ports, &here, demand.naming),
                     );
                 }
                 let ranges = demand
@@ -234,7 +242,12 @@ impl Wanted {
                     .filter(|range| range.family() == family);
                 let ranges: Vec<String> = ranges.map(ToString::to_string).collect();
                 if !ranges.is_empty() {
-                    self.allow(protocol, SourceKind::Ranges, ranges, (&ports, &here));
+                    self.allow(
+                        protocol,
+                        SourceKind::Ranges,
+                        ranges,
+                        (&ports, &here, demand.naming),
+                    );
                 }
             }
             if demand.deny_rest {
@@ -245,10 +258,13 @@ impl Wanted {
                         Protocol::Tcp,
                         SourceKind::Tag,
                         vec![PROBES.to_owned()],
-                        (&ports, &here),
+                        (&ports, &here, demand.naming),
                     );
                 }
-                self.deny.entry(family).or_default().extend(here);
+                self.deny
+                    .entry((demand.naming, family))
+                    .or_default()
+                    .extend(here);
             }
         }
     }
@@ -258,7 +274,7 @@ impl Wanted {
         protocol: Protocol,
         kind: SourceKind,
         mut sources: Vec<String>,
-        (ports, to): (&[String], &BTreeSet<Destination>),
+        (ports, to, naming): (&[String], &BTreeSet<Destination>, Flavour),
     ) {
         let Some(first) = to.first() else { return };
         sources.sort();
@@ -270,6 +286,7 @@ impl Wanted {
             kind,
             sources,
             ports,
+            naming,
         };
         self.allow.entry(rule).or_default().extend(to);
     }
@@ -303,7 +320,7 @@ pub fn desired(
             .iter_mut()
             .find(|rule| name(rule).eq_ignore_ascii_case(&wanted_name));
         if let Some(known) = known {
-            if !has(Some(known), &wish) {
+            if !says(known, &wish) {
                 lay_over(known, &wish);
             }
             continue;
@@ -332,6 +349,25 @@ pub fn desired(
     Ok(document)
 }
 
+/// Whether a rule says what is wished. Prefixes and ports are sets: whoever wrote them has an order of its own.
+fn says(there: &Value, wish: &Value) -> bool {
+    let in_order = |rule: &Value| {
+        let mut rule = rule.clone();
+        let lists = [
+            DESTINATIONS,
+            "sourceAddressPrefixes",
+            "destinationPortRanges",
+        ];
+        for list in lists {
+            if let Some(Value::Array(items)) = rule["properties"].get_mut(list) {
+                items.sort_by_cached_key(ToString::to_string);
+            }
+        }
+        rule
+    };
+    has(Some(&in_order(there)), &in_order(wish))
+}
+
 /// Whether everything that these demands need is there, whatever else is: enough for one Service, of which others share
 /// rules (AZ-208).
 pub fn lets_in(settings: &Settings, document: &Value, demands: &[Demand]) -> bool {
@@ -349,7 +385,7 @@ pub fn lets_in(settings: &Settings, document: &Value, demands: &[Demand]) -> boo
         if let Some(properties) = rest["properties"].as_object_mut() {
             properties.remove(DESTINATIONS);
         }
-        has(Some(there), &rest) && destinations(wish).is_subset(&destinations(there))
+        says(there, &rest) && destinations(wish).is_subset(&destinations(there))
     })
 }
 
@@ -363,22 +399,27 @@ fn bodies(settings: &Settings, demands: &[Demand]) -> Vec<(String, Value)> {
     for (allow, to) in &wanted.allow {
         let protocol = word(allow.protocol);
         let hash = names::rule_hash(protocol, &allow.sources, &allow.ports);
-        let name = names::allow_rule(&settings.install, allow.family, &hash);
+        let prefix = names::security_rule_prefix(&settings.install, allow.naming);
+        let name = names::allow_rule(&prefix, allow.family, &hash);
         rules.push((name, allow_body(protocol, allow, to)));
     }
-    for (family, to) in &wanted.deny {
-        rules.push((names::deny_rule(&settings.install, *family), deny_body(to)));
+    for ((naming, family), to) in &wanted.deny {
+        let prefix = names::security_rule_prefix(&settings.install, *naming);
+        rules.push((names::deny_rule(&prefix, *family), deny_body(to)));
     }
     rules
 }
 
-/// Whether a rule is of this install (AZ-201).
+/// Whether a rule is of this install, or of the peer that was said to be off (AZ-201).
 fn is_ours(rule: &Value, settings: &Settings) -> bool {
-    let prefix = names::security_rule_prefix(&settings.install);
-    let named = name(rule)
-        .get(..prefix.len())
-        .is_some_and(|head| head.eq_ignore_ascii_case(&prefix));
-    named && priority(rule).is_some_and(|priority| BAND.contains(&priority))
+    let named = |naming| {
+        let prefix = names::security_rule_prefix(&settings.install, naming);
+        let head = name(rule).get(..prefix.len());
+        head.is_some_and(|head| head.eq_ignore_ascii_case(&prefix))
+    };
+    let peer = settings.naming(None);
+    (named(Flavour::Own) || named(peer))
+        && priority(rule).is_some_and(|priority| BAND.contains(&priority))
 }
 
 fn priority(rule: &Value) -> Option<u64> {

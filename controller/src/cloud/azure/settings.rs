@@ -1,13 +1,15 @@
 //! What the Azure provider knows beside Services and observations: flags and cloud config, resolved. Read by every pure
 //! module.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use onehop_core::crd::TargetMode;
+use onehop_core::crd::{MembershipPolicy, TargetMode};
 use onehop_core::id::{Cidr, InstallId};
 
+use super::resolve::Flavour;
 use crate::cloud::local::resolve::NodeProxy;
+use crate::plan::custody::{PeerServices, Selection};
 
 /// Settings.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub struct Settings {
     pub proxy: NodeProxy,
     /// Mode where nothing says.
     pub mode: TargetMode,
+    /// How members come and go where nothing says; by the class if the install does not (K-32).
+    pub membership: Option<MembershipPolicy>,
     /// Where things are.
     pub place: Place,
     /// Ranges of pods that have addresses of the virtual network, so that the load balancer reaches them (AZ-251).
@@ -28,6 +32,15 @@ pub struct Settings {
     pub tags: BTreeMap<String, String>,
     /// `disableOutboundSnat` of rules to nodes (AZ-130).
     pub disable_outbound_snat: bool,
+    /// Keys of tags that stay although we did not set them, where the others go; none: all stay (AZ-185).
+    pub system_tags: Option<BTreeSet<String>>,
+    /// Whether nodes of the control plane are no members (AZ-233).
+    pub exclude_control_plane: bool,
+    /// Load balancers whose pools of nodes others fill (AZ-236).
+    pub others_pools: BTreeSet<Kind>,
+    /// Port and path of the one probe of all Services of the peer's class with policy Cluster; none: each has its own
+    /// (AZ-142).
+    pub shared_probe: Option<(u16, String)>,
     /// Most members of one pool (AZ-266).
     pub pool_size: usize,
     /// How long a replaced pool or frontend serves on.
@@ -38,6 +51,53 @@ pub struct Settings {
     pub drain: Duration,
     /// How long the former address of a Service serves on after it was given another one (AZ-113).
     pub dns_grace: Duration,
+    /// Whose load balancers we write.
+    pub layout: Layout,
+    /// Taking over from cloud-provider-azure.
+    pub take_over: TakeOver,
+}
+
+impl Settings {
+    /// Whose names and tags the public IPs and security rules of a Service of this class have. Those of the peer only
+    /// where it is off: beside it they would be its to change (AZ-005, AZ-010).
+    pub fn naming(&self, class: Option<&str>) -> Flavour {
+        match self.take_over.peer {
+            PeerServices::Off => Flavour::of(class),
+            PeerServices::MayAct => Flavour::Own,
+        }
+    }
+}
+
+/// Whose load balancers we write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Our own, known by our tag (AZ-016).
+    #[default]
+    Own,
+    /// The cluster's, which others write too (AZ-017).
+    Shared,
+}
+
+/// What is taken over from cloud-provider-azure (AZ-014): nothing is written before it was said that its service
+/// controller is off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakeOver {
+    /// Whether it may still act on Services.
+    pub peer: PeerServices,
+    /// Whose load balancers are taken over; the others are looked at only.
+    pub of: Selection,
+    /// Whose differences are accepted.
+    pub accepted: Selection,
+}
+
+impl Default for TakeOver {
+    fn default() -> Self {
+        Self {
+            peer: PeerServices::MayAct,
+            of: Selection::default(),
+            accepted: Selection::default(),
+        }
+    }
 }
 
 /// Where things are. All of it can come from flags (AZ-450).
@@ -59,6 +119,8 @@ pub struct Place {
     pub subnet: String,
     /// The network security group; none if there is none that we may write (AZ-018).
     pub security_group: Option<SecurityGroup>,
+    /// The node resource group of AKS, if anything of it is written: what is there is written under AKS's lease (AZ-009).
+    pub node_resource_group: Option<String>,
 }
 
 /// A network security group.
@@ -94,6 +156,15 @@ impl Kind {
 }
 
 impl Place {
+    /// Whether AKS writes there too (AZ-009).
+    pub fn is_under_lease(&self, id: &str) -> bool {
+        let Some(group) = &self.node_resource_group else {
+            return false;
+        };
+        let part = format!("/resourcegroups/{}/", group.to_ascii_lowercase());
+        id.to_ascii_lowercase().contains(&part)
+    }
+
     /// Name of a load balancer of ours (AZ-081, AZ-099).
     pub fn balancer(&self, kind: Kind) -> String {
         match kind {

@@ -1,6 +1,6 @@
 //! Services and settings of the golden rows: `test1`, base name `atest1`, nodePort = port + 10000.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onehop_core::crd::{LoadBalancerSpec, TargetMode};
 use onehop_core::id::{IpFamily, PortKey, Protocol, ServiceKey};
@@ -11,7 +11,7 @@ use super::annotations::{self, keys};
 use super::document::{PROBES, RULES};
 use super::part::{Address, Child, Makings, Part};
 use super::resolve::resolve;
-use super::settings::{Place, SecurityGroup, Settings};
+use super::settings::{Layout, Place, SecurityGroup, Settings, TakeOver};
 use crate::cloud::local::resolve::NodeProxy;
 
 /// Class of ours.
@@ -23,6 +23,7 @@ pub(super) fn settings() -> Settings {
         cluster: "kubernetes".to_owned(),
         proxy: NodeProxy::Beside,
         mode: TargetMode::Vip,
+        membership: None,
         place: Place {
             subscription: "subscription".to_owned(),
             resource_group: "rg".to_owned(),
@@ -35,15 +36,22 @@ pub(super) fn settings() -> Settings {
                 resource_group: "rg".to_owned(),
                 name: "nsg".to_owned(),
             }),
+            node_resource_group: None,
         },
         pod_prefixes: vec!["10.1.0.0/16".parse().unwrap()],
         tags: BTreeMap::new(),
         disable_outbound_snat: false,
+        system_tags: None,
+        exclude_control_plane: true,
+        others_pools: BTreeSet::new(),
+        shared_probe: None,
         pool_size: 1000,
         switch_tail: std::time::Duration::from_secs(30),
         tail: std::time::Duration::from_secs(30),
         drain: std::time::Duration::from_mins(10),
         dns_grace: std::time::Duration::from_mins(15),
+        layout: Layout::Own,
+        take_over: TakeOver::default(),
     }
 }
 

@@ -212,7 +212,7 @@ fn az055_with_a_mode_of_ours_says_both_keys() {
 }
 
 #[test]
-fn za16_za17_az147_interval_times_count_stays_below_120() {
+fn za16_za17_az061_az062_az147_interval_times_count_stays_below_120() {
     let probe = |interval: &str, count: &str| {
         bad(&[(keys::PROBE_INTERVAL, interval), (keys::PROBE_COUNT, count)])
     };
@@ -242,7 +242,7 @@ fn za16_za17_az147_interval_times_count_stays_below_120() {
 }
 
 #[test]
-fn az063_to_az066_keys_of_single_ports() {
+fn az063_az064_az065_az066_keys_of_single_ports() {
     let wishes = good(&[
         ("port_80_no_lb_rule", "TRUE"),
         ("port_443_no_probe_rule", "true"),

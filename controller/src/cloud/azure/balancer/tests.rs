@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::super::families::stays_for_ipv6;
 use super::super::settings::Kind;
 use super::super::testkit::*;
 use super::*;
@@ -145,7 +146,7 @@ fn za26_az150_a_shared_probe_stays_while_a_rule_refers_to_it() {
 }
 
 #[test]
-fn za67_az171_services_that_share_an_address_share_the_frontend() {
+fn za67_az170_az171_services_that_share_an_address_share_the_frontend() {
     let one = part(&own(&[80]));
     let spec = {
         let mut other = own(&[81]);
@@ -194,22 +195,85 @@ fn az115_a_port_that_somebody_else_has_on_the_frontend_is_a_conflict() {
 
 #[test]
 fn az188_az430_what_azure_takes_is_checked_before_the_write() {
+    let none = BTreeSet::new();
     let plain = part(&service(&[80]));
-    assert_eq!(room(None, &plain), None);
+    assert_eq!(room(None, &plain, &none), None);
     let many: Vec<Value> = (0..600).map(|n| json!({"name": format!("f{n}")})).collect();
     let full = json!({"properties": {FRONTENDS: many}});
-    let why = room(Some(&full), &plain).unwrap();
+    let why = room(Some(&full), &plain, &none).unwrap();
     assert!(
         why.message.contains("601") && why.message.contains("600"),
         "AZ-448: {}",
         why.message
     );
     let mut six = service(&[80]);
+    six.uid = "six".into();
     six.families = vec![onehop_core::id::IpFamily::V6];
     let six = part(&six);
-    assert_eq!(room(None, &six).unwrap().reason, "IPv6WithoutIPv4", "ZA-90");
+    assert_eq!(
+        room(None, &six, &none).unwrap().reason,
+        "IPv6WithoutIPv4",
+        "ZA-90"
+    );
     let with_four = applied(new(&settings()), &with(vec![plain]));
-    assert_eq!(room(Some(&with_four), &six), None, "AZ-188: by itself");
+    assert_eq!(
+        room(Some(&with_four), &six, &none),
+        None,
+        "AZ-188: by itself"
+    );
+}
+
+#[test]
+fn az188_az312_the_last_ipv4_frontend_stays_as_long_as_there_are_some_of_ipv6() {
+    let four = part(&service(&[80]));
+    let mut spec = resolved(&service(&[80]));
+    spec.service_uid = "six".into();
+    spec.families = vec![IpFamily::V6];
+    let mut six = part_of(&spec);
+    let id = settings().place.public_ip_id(None, "kubernetes-asix");
+    six.frontends[0].wish["properties"]["publicIPAddress"]["id"] = json!(id);
+    let of_six: BTreeSet<String> = [id.to_lowercase()].into();
+    let both = Changes {
+        six: of_six.clone(),
+        ..with(vec![four, six.clone()])
+    };
+    let there = applied(new(&settings()), &both);
+    assert_eq!(room(Some(&there), &six, &of_six), None, "AZ-188");
+    let less = |base: &str| Changes {
+        six: of_six.clone(),
+        ..removed(base)
+    };
+    let without = applied(there.clone(), &less("atest1"));
+    assert_eq!(list(&without, FRONTENDS), ["asix", "atest1"], "AZ-188");
+    assert_eq!(list(&without, RULES), ["asix-TCP-80"]);
+    assert!(stays_for_ipv6(&without, "atest1", &of_six));
+    assert!(
+        !stays_for_ipv6(&there, "atest1", &of_six),
+        "its rules go first"
+    );
+    assert!(!stays_for_ipv6(&without, "asix", &of_six));
+    let last = applied(without, &less("asix"));
+    assert!(!stays_for_ipv6(&last, "atest1", &of_six));
+    assert!(is_empty(&applied(last, &less("atest1"))), "AZ-312");
+}
+
+#[test]
+fn az017_az082_of_a_load_balancer_that_is_shared_nothing_of_ours_is_left_and_it_stays() {
+    let shared = Settings {
+        layout: Layout::Shared,
+        ..settings()
+    };
+    let mut other = foreign();
+    assert!(is_ours(&other, &shared) && !is_ours(&other, &settings()));
+    assert!(!may_go(&other, &shared), "AZ-082");
+    other["tags"] = json!({"onehop-install": "another"});
+    assert!(!is_ours(&other, &shared), "AZ-099");
+    let part = part(&own(&[80]));
+    let mut there = foreign();
+    apply(&mut there, &shared, &with(vec![part]));
+    assert!(list(&there, POOLS).contains(&"demo-azure"));
+    apply(&mut there, &shared, &removed("atest1"));
+    assert_eq!(there, foreign(), "AZ-008: byte for byte");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod arm;
 mod error;
+mod locker;
 mod store;
 mod throttle;
 mod token;
@@ -21,15 +22,16 @@ use tokio::sync::Mutex;
 
 use self::arm::{Arm, Failed, Write};
 use self::error::Then;
+use self::locker::{Last, Locker};
 use self::store::Store;
 use self::token::Tokens;
 use self::writer::{Done, Joined, Pile};
 use super::balancer;
 use super::document::{etag, name};
-use super::model::{Documents, Observed};
+use super::model::{Documents, Observed, Rules, rules};
 use super::names;
 use super::public_ip::{self, address_of, services_of};
-use super::rights::{self, Shown};
+use super::rights::{self, Missing, Shown};
 use super::settings::{Kind, Settings};
 use super::step::AzureStep;
 use crate::cloud::{Class, CloudError, https};
@@ -67,6 +69,7 @@ pub struct Client {
     reading: Mutex<()>,
     balancers: BTreeMap<Kind, Pile<Wish>>,
     rules: Pile<()>,
+    locker: Option<Locker>,
 }
 
 /// What a step wants of a load balancer.
@@ -113,7 +116,55 @@ impl Client {
             reading: Mutex::default(),
             balancers: Kind::ALL.map(|kind| (kind, Pile::default())).into(),
             rules: Pile::default(),
+            locker: None,
         })
+    }
+
+    /// With the API server that has the Lease for what AKS writes too (AZ-009).
+    #[must_use]
+    pub fn with_leases(mut self, kube: kube::Client) -> Self {
+        self.locker = Some(Locker::new(kube, self.clock));
+        self
+    }
+
+    /// Carries a write out, under the Lease where AKS writes too (AZ-009).
+    async fn under_lease<T>(
+        &self,
+        id: &str,
+        fence: &Fence,
+        write: impl Future<Output = T>,
+    ) -> Result<T, CloudError> {
+        let shared = self.settings.place.is_under_lease(id);
+        let Some(locker) = self.locker.as_ref().filter(|_| shared) else {
+            return Ok(write.await);
+        };
+        let fresh = match locker.take(fence).await? {
+            Last::Us => Ok(()),
+            Last::Other => {
+                self.store.doubt();
+                self.freshen().await
+            }
+        };
+        let done = match fresh {
+            Ok(()) => Ok(write.await),
+            Err(error) => Err(error),
+        };
+        locker.give_back(fence).await;
+        done
+    }
+
+    /// Brings the rules of the security group up to date where no Service's pass would: somebody may have written old
+    /// ones back after the last Service went (AZ-212).
+    pub async fn tidy(&self, fence: &Fence) -> Result<(), CloudError> {
+        if self.settings.place.security_group.is_none() {
+            return Ok(());
+        }
+        self.freshen().await?;
+        let documents = self.store.documents();
+        if rules(&self.settings, &self.store.roster(), &documents) == Rules::Due {
+            self.submit_rules(fence).await?;
+        }
+        Ok(())
     }
 
     /// Notes a Service before it is looked at.
@@ -179,6 +230,12 @@ impl Client {
             }
         }
         self.store.set_missing(all);
+    }
+
+    /// What we may not do, looked up again while something is missing.
+    pub async fn missing(&self) -> Arc<Vec<Missing>> {
+        self.look_for_rights().await;
+        self.store.missing().unwrap_or_default()
     }
 
     async fn shown_at(&self, scope: &str) -> Shown {
@@ -267,9 +324,13 @@ impl Client {
         let tried = step.to_string();
         match step {
             AzureStep::PutPublicIp { id, document } => {
-                self.put_public_ip(id, Some(document), &tried, fence).await
+                let write = self.put_public_ip(id, Some(document), &tried, fence);
+                self.under_lease(id, fence, write).await.flatten()
             }
-            AzureStep::DeletePublicIp { id } => self.put_public_ip(id, None, &tried, fence).await,
+            AzureStep::DeletePublicIp { id } => {
+                let write = self.put_public_ip(id, None, &tried, fence);
+                self.under_lease(id, fence, write).await.flatten()
+            }
             AzureStep::PutPart { part, members, .. } => {
                 self.submit(part.kind, Wish::Part(part.clone(), members.clone()), fence)
                     .await
@@ -301,6 +362,12 @@ impl Client {
         tried: &str,
         fence: &Fence,
     ) -> Done {
+        let planned_from = document.and_then(etag);
+        let known = self.store.public_ip(id);
+        if planned_from.is_some() && planned_from != known.as_ref().and_then(etag) {
+            let answer = "it was read again since this was planned";
+            return Err(CloudError::new(Class::Conflict, tried, answer));
+        }
         for _ in 0..TRIES {
             let known = self.store.public_ip(id);
             let guard = known.as_ref().filter(|_| document.is_some());
@@ -338,8 +405,11 @@ impl Client {
         match pile.join(wish).await {
             Joined::Answered(done) => done,
             Joined::Turn(turn) => {
-                let done = self.write_balancer(kind, &turn.requests, fence).await;
-                turn.finish(done)
+                let id = self.settings.place.balancer_id(kind);
+                let write = self.write_balancer(kind, &turn.requests, fence);
+                let done = self.under_lease(&id, fence, write).await;
+                let all = turn.requests.len();
+                turn.finish(done.unwrap_or_else(|error| vec![Err(error); all]))
             }
         }
     }
@@ -348,7 +418,12 @@ impl Client {
         match self.rules.join(()).await {
             Joined::Answered(done) => done,
             Joined::Turn(turn) => {
-                let done = vec![self.write_rules(fence).await; turn.requests.len()];
+                let place = &self.settings.place;
+                let group = place.security_group.as_ref();
+                let id = group.map_or_else(String::new, |group| place.security_group_id(group));
+                let write = self.write_rules(fence);
+                let done = self.under_lease(&id, fence, write);
+                let done = vec![done.await.flatten(); turn.requests.len()];
                 turn.finish(done)
             }
         }

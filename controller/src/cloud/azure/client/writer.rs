@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn zi16_az101_az103_what_comes_during_a_write_goes_out_in_one_more() {
+    async fn zi16_az100_az101_az103_what_comes_during_a_write_goes_out_in_one_more() {
         let pile = Arc::new(Pile::<u32>::default());
         let written = Arc::new(Mutex::new(Vec::new()));
         let one = |number: u32| {

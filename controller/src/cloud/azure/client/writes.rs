@@ -7,7 +7,7 @@ use super::arm::{Failed, Write};
 use super::error::{Refused, Then};
 use super::writer::Done;
 use super::{Client, TRIES, Wish, faster};
-use crate::cloud::azure::balancer::{self, Changes, apply, is_empty, is_ours};
+use crate::cloud::azure::balancer::{self, Changes, apply, is_empty, is_ours, may_go};
 use crate::cloud::azure::document::{POOLS, children, children_mut, etag, last_of_id, name};
 use crate::cloud::azure::model::demands;
 use crate::cloud::azure::security;
@@ -59,9 +59,11 @@ impl Client {
         let place = &self.settings.place;
         let id = place.balancer_id(kind);
         let tried = format!("write load balancer {}", place.balancer(kind));
-        let changes = gather(wishes);
-        let (mut tries, mut mended, mut wrote) = (0, false, Effect::AlreadySo);
-        while tries < TRIES {
+        let mut changes = gather(wishes);
+        changes.six = self.store.documents().ipv6();
+        let (mut mended, mut wrote) = (false, Effect::AlreadySo);
+        // Each pool at most once, beside the tries.
+        for _ in 0..TRIES + POOLS_AT_MOST {
             let old = self.store.documents().balancers.get(&kind).cloned();
             if old
                 .as_ref()
@@ -89,7 +91,6 @@ impl Client {
                 Ok(Written::All) => return Ok(Effect::Changed),
                 Ok(Written::FirstPool) => wrote = Effect::Changed,
                 Err(Failed::Refused(refused)) if refused.then() == Then::ReadAgain => {
-                    tries += 1;
                     tracing::info!(%tried, "somebody else was faster, planning anew");
                 }
                 Err(Failed::Refused(refused)) if !mended && refused.is_unprovisioned() => {
@@ -99,7 +100,7 @@ impl Client {
                 Err(failed) => return Err(failed.error(&tried)),
             }
         }
-        Err(faster(&tried))
+        Err(unsettled(&tried))
     }
 
     /// AZ-184: public IPs whose last operation failed hold up every load balancer that uses them, until they are written
@@ -142,7 +143,7 @@ impl Client {
         new: &Value,
         (tried, fence): (&str, &Fence),
     ) -> Result<Written, Failed> {
-        if is_empty(new) {
+        if is_empty(new) && old.is_none_or(|old| may_go(old, &self.settings)) {
             let write = Write {
                 id,
                 body: None,
@@ -223,6 +224,12 @@ impl Client {
         }
         Err(faster(&tried))
     }
+}
+
+/// Neither the tries nor the pools have an end: somebody writes all the time, or gives back something else than was written.
+fn unsettled(tried: &str) -> CloudError {
+    let answer = "it was another one after each of our writes";
+    CloudError::new(Class::Conflict, tried, answer)
 }
 
 /// All wishes as changes of one document.

@@ -68,7 +68,7 @@ fn za07_az055_floating_ip_switched_off() {
 }
 
 #[test]
-fn za08_za18_reset_and_idle_time() {
+fn za08_za18_az057_az058_reset_and_idle_time() {
     let of = |annotations: &[(&str, &str)]| {
         made(&part(&annotated(service(&[80]), annotations)).rules[0])["properties"].clone()
     };
@@ -89,7 +89,7 @@ fn za08_za18_reset_and_idle_time() {
 
 /// ZA-09 to ZA-15: what is set, and the probe.
 #[test]
-fn za09_za11_za12_za13_za15_az144_az145_protocol_and_path_of_a_probe() {
+fn za09_za11_za12_za13_za15_az059_az060_az144_az145_protocol_and_path_of_a_probe() {
     const PATH: (&str, &str) = ("azure-load-balancer-health-probe-request-path", "/healthy");
     /// Row, `appProtocol`, annotations, probe.
     type Row = (

@@ -1,6 +1,8 @@
+mod config;
 mod families;
 mod former;
 mod problems;
+mod switching;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +13,7 @@ use onehop_core::service::ServiceSpec;
 use serde_json::{Value, json};
 
 use super::super::balancer::{Changes, apply, new};
-use super::super::document::{last_of_id, lay_over};
+use super::super::document::{RULES, last_of_id, lay_over};
 use super::super::model::{Documents, Times};
 use super::super::outcome;
 use super::super::public_ip::address_of;

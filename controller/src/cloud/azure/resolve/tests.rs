@@ -100,7 +100,7 @@ fn az055_az135_explicit_modes_that_are_impossible_are_refused() {
 }
 
 #[test]
-fn za112_k52_a_label_that_names_another_proxy_is_refused_before_any_write() {
+fn za112_az257_k52_a_label_that_names_another_proxy_is_refused_before_any_write() {
     let mut other = without_node_ports(own(&[80]));
     other
         .labels

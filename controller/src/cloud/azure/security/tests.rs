@@ -329,7 +329,7 @@ proptest! {
             json!({"name": "out", "properties": {"priority": 501, "direction": "Outbound", "x": {"y": []}}}),
             json!({"name": "ONEHOP-by-hand", "properties": {"priority": 4095, "direction": "Inbound"}}),
             // Named as ours, and not in our band: not ours (AZ-201).
-            json!({"name": format!("{}allow_IPv4_x", names::security_rule_prefix(&settings().install)), "properties": {"priority": 120}}),
+            json!({"name": format!("{}allow_IPv4_x", names::security_rule_prefix(&settings().install, Flavour::Own)), "properties": {"priority": 120}}),
         ]);
         sprinkle(&mut document, 0);
         let before = document.clone();

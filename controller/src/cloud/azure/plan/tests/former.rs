@@ -16,6 +16,7 @@ fn za116_zi29_az113_after_a_flip_the_former_side_serves_on_until_the_grace_is_ov
         [
             "write part atest1 of Internal with 1 members",
             "write security rules with atest1",
+            "write public IP kubernetes-atest1",
         ],
         "AZ-040: nothing goes yet"
     );
@@ -69,6 +70,54 @@ fn za116_zi29_az113_after_a_flip_the_former_side_serves_on_until_the_grace_is_ov
     );
     let kinds: Vec<Kind> = cloud.documents.balancers.keys().copied().collect();
     assert_eq!(kinds, [Kind::Internal]);
+}
+
+#[test]
+fn az113_az111_a_restart_does_not_begin_the_grace_anew_and_its_end_is_said_no_longer_than_it_lasts()
+{
+    let public = intent(&own(&[80]), &[], &[(1, READY)]);
+    let flipped = annotated(own(&[80]), &[("azure-load-balancer-internal", "true")]);
+    let internal = intent(&flipped, &[], &[(1, READY)]);
+    for (first, then) in [(&public, &internal), (&internal, &public)] {
+        let mut cloud = Cloud::default();
+        cloud.settle(Some(first), NOW);
+        let at = NOW + Duration::from_hours(1);
+        cloud.settle(Some(then), at);
+        give_private(&mut cloud);
+        let end = at + Duration::from_mins(15);
+        // Another process: it knows no times.
+        cloud.times = Times::default();
+        let restarted = at + Duration::from_mins(10);
+        assert_eq!(cloud.settle(Some(then), restarted), [""; 0], "AZ-105");
+        assert_eq!(cloud.documents.balancers.len(), 2);
+        assert_eq!(
+            cloud.settle(Some(then), end - Duration::from_secs(1)),
+            [""; 0]
+        );
+        let done = cloud.settle(Some(then), end);
+        assert!(
+            done[0].starts_with("remove part atest1"),
+            "AZ-113: {done:?}"
+        );
+        assert_eq!(cloud.documents.balancers.len(), 1);
+        let tags: Vec<bool> = cloud
+            .documents
+            .public_ips
+            .iter()
+            .map(|pip| {
+                pip["tags"]
+                    .get(super::super::super::names::TAG_FORMER)
+                    .is_some()
+            })
+            .collect();
+        assert!(!tags.contains(&true), "it is over: {tags:?}");
+        // The next flip has a grace of its own.
+        let back = end + Duration::from_hours(1);
+        cloud.settle(Some(first), back);
+        give_private(&mut cloud);
+        cloud.settle(Some(first), back + Duration::from_mins(14));
+        assert_eq!(cloud.documents.balancers.len(), 2, "AZ-113");
+    }
 }
 
 #[test]
