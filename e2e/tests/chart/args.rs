@@ -10,8 +10,16 @@ use onehop_e2e::world::{Commands, chart_values};
 use onehop_node_agent::args as agent;
 use serde_json::{Value, json};
 
+/// A cloud config as Azure's own programs have it, for what is mounted in the pod.
+const CLOUD_CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/chart/cloud-config.json");
+
 fn controller_config(program: Program<'_>) -> Result<controller::Config> {
-    let args = [vec!["onehop-controller".to_owned()], program.args()?].concat();
+    let mounted = |arg: String| match arg.strip_prefix("--azure-config=") {
+        Some(_) => format!("--azure-config={CLOUD_CONFIG}"),
+        None => arg,
+    };
+    let args = program.args()?.into_iter().map(mounted);
+    let args = std::iter::once("onehop-controller".to_owned()).chain(args);
     Ok(controller::Args::try_parse_from(args)?.resolve()?)
 }
 
