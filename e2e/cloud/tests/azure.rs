@@ -374,7 +374,7 @@ async fn az495_az188_ipv6_frontends_need_one_of_ipv4_beside_them() {
     let api = Api::start().await;
     let six = with(
         "/properties/frontendIPConfigurations/0/properties",
-        json!({"subnet": {"id": "/x"}, "privateIPAddressVersion": "IPv6"}),
+        json!({"subnet": {"id": SUBNET}, "privateIPAddressVersion": "IPv6"}),
     );
     let refused = api.put("loadBalancers", "lb", six).await;
     assert_eq!(

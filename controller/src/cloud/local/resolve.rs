@@ -88,7 +88,8 @@ pub fn resolve(
             .into_iter()
             .map(|(why, names)| of_ports(&why, &names)),
     );
-    let notices = wishes.hints.iter().map(notice).collect();
+    let mut notices: Vec<Notice> = wishes.hints.iter().map(notice).collect();
+    notices.extend(unenforced(service, &ports));
     if !refusals.is_empty() {
         let kept = last_good
             .filter(|spec| spec.service_uid == service.uid)
@@ -143,6 +144,20 @@ fn notice(hint: &Hint) -> Notice {
     }
 }
 
+/// Says that nobody holds clients to the allowed sources: somebody who chose the mode should know.
+fn unenforced(service: &ServiceSpec, ports: &[LoadBalancerPort]) -> Option<Notice> {
+    let open = ports.iter().find(|p| p.mode != TargetMode::Vip)?;
+    (!service.source_ranges.is_open()).then(|| Notice {
+        reason: "SourceRangesUnenforced",
+        message: format!(
+            "loadBalancerSourceRanges keeps nobody out of port {}: its target is {}, this cloud has no filter, and nodes \
+             check sources at the load balancer's address only; annotate {}: vip",
+            open.port, open.mode, annotations::TARGET
+        ),
+        degrades: true,
+    })
+}
+
 /// The refusal with the ports that it is about, the first few by name.
 fn of_ports(why: &Refusal, names: &[String]) -> Refusal {
     let (first, rest) = names.split_at(names.len().min(PORTS_NAMED));
@@ -188,7 +203,7 @@ fn resolve_port(
 
 /// K-50 and K-51. Pods can always be reached here; a Service with node ports and without a wish gets
 /// node mode (harness.md section 6); with allowed sources vip mode, if anybody on the nodes forwards it: the cloud has no
-/// filter, and nodes check sources at the load balancer's address only (S-70), not at node ports.
+/// filter, and nodes check sources at the load balancer's address only (S-70), neither at node ports nor at pods.
 fn choose_mode(
     service: &ServiceSpec,
     port: &ServicePort,
@@ -196,18 +211,15 @@ fn choose_mode(
     last_good: Option<&LoadBalancerSpec>,
 ) -> Result<TargetMode, Refusal> {
     let vip = nobody_forwards(service);
-    let default = match (service.source_ranges.is_open(), &vip) {
-        (false, None) => TargetMode::Vip,
-        _ => TargetMode::Node,
-    };
+    let held = !service.source_ranges.is_open() && vip.is_none();
     let wish = Wish {
-        explicit,
+        explicit: explicit.or(held.then_some(TargetMode::Vip)),
         node_ports: if service.allocates_node_ports {
             NodePorts::Allocated
         } else {
             NodePorts::Refused
         },
-        default,
+        default: TargetMode::Node,
     };
     let obstacles = Obstacles {
         node: port.node_port.is_none().then_some(Obstacle::NoNodePort),
@@ -357,6 +369,28 @@ mod tests {
         let mut explicit = annotated(annotations::TARGET, "node");
         explicit.source_ranges = limited.source_ranges;
         assert_eq!(only_port(&explicit).mode, TargetMode::Node);
+    }
+
+    #[test]
+    fn s70_allowed_sources_that_nobody_enforces_are_told() {
+        let mut limited = service();
+        limited.source_ranges.allowed = vec!["192.0.2.0/24".parse().unwrap()];
+        limited.allocates_node_ports = false;
+        limited.ports[0].node_port = None;
+        let reasons = |service: &ServiceSpec| -> Vec<_> {
+            let resolved = resolve(NodeProxy::Beside, service, None);
+            resolved.notices.iter().map(|n| n.reason).collect()
+        };
+        assert_eq!(only_port(&limited).mode, TargetMode::Vip);
+        assert!(reasons(&limited).is_empty(), "{:?}", reasons(&limited));
+        let mut explicit = annotated(annotations::TARGET, "pod");
+        assert!(reasons(&explicit).is_empty(), "{:?}", reasons(&explicit));
+        explicit.source_ranges = limited.source_ranges.clone();
+        assert_eq!(reasons(&explicit), ["SourceRangesUnenforced"]);
+        // Nobody on the nodes forwards for another proxy's Service, so there is no vip mode to choose.
+        let label = onehop_core::service::PROXY_NAME_LABEL.to_owned();
+        limited.labels.insert(label, "other".to_owned());
+        assert_eq!(reasons(&limited), ["SourceRangesUnenforced"]);
     }
 
     #[test]
