@@ -81,7 +81,11 @@ fn identity() -> Value {
         ("NODE_NAME", "spec.nodeName"),
     ];
     let fields = fields
-        .map(|(name, path)| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}));
+        // With what an API server fills in: it takes the whole for one value, and the same one applied again for another.
+        .map(|(name, path)| {
+            let field = json!({"apiVersion": "v1", "fieldPath": path});
+            json!({"name": name, "valueFrom": {"fieldRef": field}})
+        });
     json!(fields)
 }
 
