@@ -179,8 +179,7 @@ impl Index {
             }
             self.shut.remove(&key);
             if let Some(new) = self.pods.get(&key) {
-                let open = |gate: &KnownGate| gate.status.as_deref() == Some("True");
-                if new.life == PodLife::Running && !new.gates.iter().all(open) {
+                if new.life == PodLife::Running && !new.gates.iter().all(KnownGate::is_open) {
                     self.shut.insert(key.clone());
                 }
                 self.pods_by_uid.insert(new.uid.clone(), key.clone());

@@ -69,6 +69,13 @@ pub struct KnownGate {
     pub since: Option<Time>,
 }
 
+impl KnownGate {
+    /// Whether its pod no longer waits for it.
+    pub fn is_open(&self) -> bool {
+        self.status.as_deref() == Some("True")
+    }
+}
+
 /// Whether a pod lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodLife {

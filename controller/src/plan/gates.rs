@@ -132,7 +132,7 @@ pub const NO_GROUP: &str = "NoTargetGroup";
 
 /// When a gate that is shut began to wait: once the containers were ready, or since it was last open.
 pub fn waits_since(pod: &KnownPod, kept: &KnownGate, now: Time) -> Time {
-    let shut = (kept.status.as_deref() != Some("True")).then_some(kept.since);
+    let shut = (!kept.is_open()).then_some(kept.since);
     let since = shut.flatten().into_iter().chain(pod.containers_ready);
     since.max().unwrap_or(now)
 }
@@ -146,7 +146,7 @@ pub fn decide(
     limit: Option<Duration>,
 ) -> Option<Said> {
     let waited = now.since(waits_since(pod, kept, now));
-    let open = kept.status.as_deref() == Some("True");
+    let open = kept.is_open();
     let (status, reason, what) = match standing {
         Standing::Healthy => (
             "True",

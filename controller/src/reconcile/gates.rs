@@ -59,11 +59,16 @@ impl<P: Provider> Reconciler<P> {
         for intent in intents {
             let turns = {
                 let index = lock(&self.index);
+                let pods = pods_of(&index, &intent.service);
+                if pods.is_empty() {
+                    // Nothing below is about pods without gates, which most are.
+                    continue;
+                }
                 let service = index.service(&intent.service)?.spec.clone();
                 let about = self.gates_of(&service, intent, seen);
                 let listed = self.provider.listed(intent, seen, now);
                 let mut turns = Vec::new();
-                for (key, pod, addresses) in pods_of(&index, &intent.service) {
+                for (key, pod, addresses) in pods {
                     for gate in &pod.gates {
                         let Some(port) = about.get(&gate.kind) else {
                             continue;
@@ -127,7 +132,7 @@ impl<P: Provider> Reconciler<P> {
                 let ours = |gate: &&KnownGate| {
                     gate.kind.starts_with(&stem)
                         && !known.contains_key(&gate.kind)
-                        && gate.status.as_deref() != Some("True")
+                        && !gate.is_open()
                 };
                 let gates = pod.gates.iter().filter(ours).cloned();
                 let (key, uid) = (key.clone(), pod.uid.clone());
@@ -263,7 +268,7 @@ impl<P: Provider> Reconciler<P> {
             let (own, others) = of_namespaces
                 .entry(&key.namespace)
                 .or_insert_with(|| self.known_gates(index, &key.namespace));
-            let shut = |gate: &&KnownGate| gate.status.as_deref() != Some("True");
+            let shut = |gate: &&KnownGate| !gate.is_open();
             let waited = |gate: &KnownGate| now.since(gates::waits_since(pod, gate, now));
             let nobodys_gates = gates::orphans(pod, own, others).into_iter().filter(shut);
             let nobodys_gates = nobodys_gates.filter(|gate| waited(gate) >= of.nobodys_after);
