@@ -69,7 +69,7 @@ impl Claim {
                     Classless::ByAwsAnnotations => annotations::ask_the_peer(service),
                 },
             };
-        let was_ours = service.finalizers.iter().any(|f| f == SERVICE_FINALIZER)
+        let was_ours = service.has_finalizer(SERVICE_FINALIZER)
             || object.is_some_and(|o| self.made(o) && o.spec.service_uid == service.uid);
         match (ours, was_ours) {
             (true, _) => Standing::Ours,

@@ -406,8 +406,9 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Whether that program has a Service and we do not. Pure.
     fn is_theirs(&self, service: &ServiceSpec) -> bool {
-        let has = |finalizer| service.finalizers.iter().any(|f| f == finalizer);
-        self.their_finalizer().is_some_and(has) && !has(SERVICE_FINALIZER)
+        let theirs = self.their_finalizer();
+        theirs.is_some_and(|f| service.has_finalizer(f))
+            && !service.has_finalizer(SERVICE_FINALIZER)
     }
 
     /// Whether another program may have a Service like this, so that nothing is written to it before the cloud was looked

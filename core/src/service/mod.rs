@@ -252,6 +252,16 @@ impl ServiceSpec {
         self.labels.get(PROXY_NAME_LABEL).map(String::as_str)
     }
 
+    /// The service proxy that the user names where it is not the node agent; `None` without the label, too.
+    pub fn other_proxy(&self) -> Option<&str> {
+        self.proxy_name().filter(|name| *name != AGENT_PROXY_NAME)
+    }
+
+    /// Whether a finalizer is on it.
+    pub fn has_finalizer(&self, finalizer: &str) -> bool {
+        self.finalizers.iter().any(|f| f == finalizer)
+    }
+
     /// Whether the user hands it to the node agent, as the proxy of nodes that have another one for the rest (S-02).
     pub fn names_the_agent(&self) -> bool {
         self.proxy_name() == Some(AGENT_PROXY_NAME)

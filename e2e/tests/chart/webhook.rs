@@ -164,18 +164,17 @@ async fn namespace(site: &Site, name: &str, labels: Value) -> Result<()> {
     Ok(())
 }
 
+/// What Helm is told, at the installation as at an upgrade.
+fn values(port: &str) -> [&str; 6] {
+    let on = "webhook.enabled=true";
+    ["--set", on, "--set", port, "--values", "-"]
+}
+
 async fn installed() -> Result<Site> {
     let site = Site::start().await?;
     let chart = Chart::folder().display().to_string();
     let port = format!("webhook.port={PORT}");
-    let flags = [
-        "--set",
-        "webhook.enabled=true",
-        "--set",
-        &port,
-        "--values",
-        "-",
-    ];
+    let flags = values(&port);
     let install = [
         &["install", "onehop", &chart, "--create-namespace"][..],
         &flags,
@@ -297,14 +296,7 @@ async fn c77_c78_certificates_follow_each_other_without_a_pod_that_misses_its_ga
     // C-78: what a GitOps sync applies again, changes nothing of it.
     let chart = Chart::folder().display().to_string();
     let port = format!("webhook.port={PORT}");
-    let flags = [
-        "--set",
-        "webhook.enabled=true",
-        "--set",
-        &port,
-        "--values",
-        "-",
-    ];
+    let flags = values(&port);
     site.helm(&[&["upgrade", "onehop", &chart][..], &flags].concat())
         .await?;
     assert_eq!(site.kept().await?, Some(served), "C-78");

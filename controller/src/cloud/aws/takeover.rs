@@ -28,14 +28,10 @@ pub const FINALIZER: &str = "service.k8s.aws/resources";
 /// Who it is.
 pub(super) const NAME: &str = "aws-load-balancer-controller";
 
-fn has(service: &ServiceSpec, finalizer: &str) -> bool {
-    service.finalizers.iter().any(|f| f == finalizer)
-}
-
 /// Whether the peer may have a Service of this class: not before the cloud was looked at is that known.
 pub(super) fn may_be_theirs(service: &ServiceSpec) -> bool {
     let flavour = Settings::flavour(service.class.as_deref());
-    flavour == Flavour::Peer && !has(service, SERVICE_FINALIZER)
+    flavour == Flavour::Peer && !service.has_finalizer(SERVICE_FINALIZER)
 }
 
 /// What everything here is decided from.
@@ -54,8 +50,8 @@ pub(super) fn custody(of: Situation<'_>, release: Release) -> Custody<AwsStep> {
         return Custody::Ours;
     }
     let (ours, theirs) = (
-        has(of.service, SERVICE_FINALIZER),
-        has(of.service, FINALIZER),
+        of.service.has_finalizer(SERVICE_FINALIZER),
+        of.service.has_finalizer(FINALIZER),
     );
     let handover = match (ours, theirs) {
         (true, true) => conflict(),

@@ -17,8 +17,6 @@ use super::names;
 use super::settings::Settings;
 use crate::plan::{Notice, Refusal, Resolution};
 
-/// Value of the label that hands a Service to the agent beside kube-proxy.
-const AGENT_PROXY_NAME: &str = "onehop";
 /// Longest hold of a leaving target.
 const HOLD_MAX_SECONDS: u32 = 600;
 
@@ -331,10 +329,7 @@ impl One<'_> {
 
     /// AZ-257: a Service that is handed to a proxy which is neither the agent nor kube-proxy.
     fn nobody_forwards(&self) -> Option<Obstacle> {
-        let other = self
-            .service
-            .proxy_name()
-            .filter(|name| *name != AGENT_PROXY_NAME)?;
+        let other = self.service.other_proxy()?;
         Some(Obstacle::NobodyForwards(format!(
             "the label names the proxy {other:?}"
         )))

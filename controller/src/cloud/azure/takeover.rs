@@ -20,13 +20,10 @@ pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 /// Who it is.
 pub(super) const NAME: &str = "cloud-provider-azure";
 
-fn has(service: &ServiceSpec, finalizer: &str) -> bool {
-    service.finalizers.iter().any(|f| f == finalizer)
-}
-
 /// Whether the peer may have a Service of this class.
 pub(super) fn may_be_theirs(service: &ServiceSpec) -> bool {
-    Flavour::of(service.class.as_deref()) == Flavour::Peer && !has(service, SERVICE_FINALIZER)
+    Flavour::of(service.class.as_deref()) == Flavour::Peer
+        && !service.has_finalizer(SERVICE_FINALIZER)
 }
 
 /// What everything here is decided from.
@@ -45,8 +42,8 @@ pub(super) fn custody(of: Situation<'_>, release: Release) -> Custody<AzureStep>
         return Custody::Ours;
     }
     let (ours, theirs) = (
-        has(of.service, SERVICE_FINALIZER),
-        has(of.service, FINALIZER),
+        of.service.has_finalizer(SERVICE_FINALIZER),
+        of.service.has_finalizer(FINALIZER),
     );
     let handover = match (ours, theirs) {
         (true, true) => conflict(),

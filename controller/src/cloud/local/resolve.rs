@@ -8,7 +8,7 @@ use onehop_core::crd::{
     Membership, MembershipPolicy, ProviderKind, ProviderOption, Scheme, TargetMode,
 };
 use onehop_core::id::Protocol;
-use onehop_core::service::{AGENT_PROXY_NAME, ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
+use onehop_core::service::{ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
 use onehop_core::target::{self, Choice, NodePorts, Obstacle, Obstacles, Wish};
 
 use super::annotations::{self, Hint, Wishes};
@@ -245,9 +245,7 @@ fn choose_mode(
 /// K-52: a Service that is handed to a proxy which is neither the agent nor kube-proxy has nobody who knows the load
 /// balancer's address on the nodes.
 fn nobody_forwards(service: &ServiceSpec) -> Option<Obstacle> {
-    let other = service
-        .proxy_name()
-        .filter(|name| *name != AGENT_PROXY_NAME)?;
+    let other = service.other_proxy()?;
     let message = format!("the label names the proxy {other:?}");
     Some(Obstacle::NobodyForwards(message))
 }

@@ -2,13 +2,13 @@
 
 use aws_sdk_elasticloadbalancingv2::types as t;
 
-use super::{Elb, write};
+use super::{Elb, made, write};
+use crate::cloud::CloudError;
 use crate::cloud::aws::client::convert::{balancer, mappings, pairs, tag_list};
 use crate::cloud::aws::client::way::Way;
 use crate::cloud::aws::model::{Attributes, Balancer, IpType};
 use crate::cloud::aws::names::scheme_word;
 use crate::cloud::aws::stack::{BalancerSpec, Mapping};
-use crate::cloud::{Class, CloudError};
 
 impl Elb {
     /// Makes a load balancer, or finds the one of this name with these settings.
@@ -31,10 +31,8 @@ impl Elb {
             .set_security_groups(groups)
             .set_tags(Some(tag_list(&spec.tags)));
         let answer = write(way, tried, request.send()).await?;
-        let made = answer.load_balancers().iter().find_map(balancer);
-        made.ok_or_else(|| {
-            CloudError::new(Class::Transient, tried, "no load balancer in the answer")
-        })
+        let balancer = answer.load_balancers().iter().find_map(balancer);
+        made(balancer, tried, "load balancer")
     }
 
     /// Sets attributes of a load balancer; gives all of them.

@@ -2,12 +2,12 @@
 
 use aws_sdk_elasticloadbalancingv2::types as t;
 
-use super::{Elb, members, write};
+use super::{Elb, made, members, write};
+use crate::cloud::CloudError;
 use crate::cloud::aws::client::convert::{check_port, group, matcher, number, pairs, tag_list};
 use crate::cloud::aws::client::way::Way;
 use crate::cloud::aws::model::{Attributes, Check, Group, TargetId};
 use crate::cloud::aws::stack::GroupSpec;
-use crate::cloud::{Class, CloudError};
 
 impl Elb {
     /// Makes a group, or finds the one of this name with these settings.
@@ -34,10 +34,8 @@ impl Elb {
             .unhealthy_threshold_count(number(check.unhealthy))
             .set_tags(Some(tag_list(&spec.tags)));
         let answer = write(way, tried, request.send()).await?;
-        let made = answer.target_groups().iter().find_map(group);
-        made.ok_or_else(|| {
-            CloudError::new(Class::Transient, tried, "no target group in the answer")
-        })
+        let group = answer.target_groups().iter().find_map(group);
+        made(group, tried, "target group")
     }
 
     /// Changes the numbers of a group's check.

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use aws_sdk_elasticloadbalancingv2::types as t;
 
-use super::{Elb, write};
+use super::{Elb, made, write};
+use crate::cloud::CloudError;
 use crate::cloud::aws::client::convert::{
     certificates, default_certificate, forward, listener, pairs, tag_list,
 };
 use crate::cloud::aws::client::way::Way;
 use crate::cloud::aws::model::{Attributes, Listener};
 use crate::cloud::aws::stack::ListenerSpec;
-use crate::cloud::{Class, CloudError};
 
 impl Elb {
     /// Makes a listener.
@@ -35,8 +35,8 @@ impl Elb {
             .default_actions(forward(&[(group.to_owned(), 1)].into()))
             .set_tags(Some(tag_list(&spec.tags)));
         let answer = write(way, tried, request.send()).await?;
-        let made = answer.listeners().iter().find_map(listener);
-        made.ok_or_else(|| CloudError::new(Class::Transient, tried, "no listener in the answer"))
+        let listener = answer.listeners().iter().find_map(listener);
+        made(listener, tried, "listener")
     }
 
     /// Changes a listener; `groups` by ARN with weights.
@@ -58,8 +58,8 @@ impl Elb {
             .set_alpn_policy(spec.alpn.clone().map(|alpn| vec![alpn]))
             .default_actions(forward(groups));
         let answer = write(way, tried, request.send()).await?;
-        let made = answer.listeners().iter().find_map(listener);
-        made.ok_or_else(|| CloudError::new(Class::Transient, tried, "no listener in the answer"))
+        let listener = answer.listeners().iter().find_map(listener);
+        made(listener, tried, "listener")
     }
 
     /// Sets attributes of a listener; gives all of them.

@@ -97,6 +97,18 @@ fn answered<T, E: Refused>(
     })
 }
 
+/// What a write made or changed, which its answer has to name.
+fn made<T>(found: Option<T>, tried: &str, what: &str) -> Result<T, CloudError> {
+    found
+        .ok_or_else(|| CloudError::new(Class::Transient, tried, format!("no {what} in the answer")))
+}
+
+/// The one object that a read asked for by name or ARN.
+fn found<T>(found: Option<T>, tried: &str, asked: &str) -> Result<T, CloudError> {
+    found
+        .ok_or_else(|| CloudError::new(Class::NotFound, tried, format!("no {asked} in the answer")))
+}
+
 /// Pages of one listing: bounded, and never the same one twice (AWS-707).
 struct Pages {
     tried: &'static str,

@@ -6,14 +6,14 @@ use aws_sdk_elasticloadbalancingv2::types as t;
 
 use futures::FutureExt;
 
-use super::{Elb, Pages, TAGS_AT_ONCE, answered, read};
+use super::{Elb, Pages, TAGS_AT_ONCE, answered, found, read};
+use crate::cloud::CloudError;
 use crate::cloud::aws::client::convert::{balancer, group, listener, pairs, target};
 use crate::cloud::aws::client::throttle::{Family, Throttle};
 use crate::cloud::aws::model::{
     Attributes, Balancer, Group, GroupProtocol, Listener, TargetHealth, TargetId,
 };
 use crate::cloud::aws::names::Tags;
-use crate::cloud::{Class, CloudError};
 
 impl Elb {
     /// Every load balancer of a VPC that is of our kind, without tags.
@@ -51,10 +51,8 @@ impl Elb {
             .describe_load_balancers()
             .load_balancer_arns(arn);
         let answer = read(throttle, tried, request.send()).await?;
-        let found = answer.load_balancers().iter().find_map(balancer);
-        found.ok_or_else(|| {
-            CloudError::new(Class::NotFound, tried, format!("no {arn} in the answer"))
-        })
+        let balancer = answer.load_balancers().iter().find_map(balancer);
+        found(balancer, tried, arn)
     }
 
     /// One load balancer by name, without tags.
@@ -66,10 +64,8 @@ impl Elb {
         let tried = "elasticloadbalancing:DescribeLoadBalancers";
         let request = self.client.describe_load_balancers().names(name);
         let answer = read(throttle, tried, request.send()).await?;
-        let found = answer.load_balancers().iter().find_map(balancer);
-        found.ok_or_else(|| {
-            CloudError::new(Class::NotFound, tried, format!("no {name} in the answer"))
-        })
+        let balancer = answer.load_balancers().iter().find_map(balancer);
+        found(balancer, tried, name)
     }
 
     /// One group by name, without tags.
@@ -77,10 +73,8 @@ impl Elb {
         let tried = "elasticloadbalancing:DescribeTargetGroups";
         let request = self.client.describe_target_groups().names(name);
         let answer = read(throttle, tried, request.send()).await?;
-        let found = answer.target_groups().iter().find_map(group);
-        found.ok_or_else(|| {
-            CloudError::new(Class::NotFound, tried, format!("no {name} in the answer"))
-        })
+        let group = answer.target_groups().iter().find_map(group);
+        found(group, tried, name)
     }
 
     /// Every group of a VPC, without tags.
