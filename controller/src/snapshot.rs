@@ -55,12 +55,13 @@ pub enum Standing {
 }
 
 impl Claim {
-    /// How a Service stands to us. A claim is lost only where our finalizer or a `LoadBalancer` object
-    /// of our install for its UID is there (K-04). What another program's finalizer says that it has is never torn down,
-    /// whatever tags of ours it carries (`Provider::is_theirs`).
+    /// How a Service stands to us, by the `LoadBalancer` object of its name, whichever install made that. A claim is lost
+    /// only where something of ours is there (K-04). An object says whose the Service is; our finalizer alone does not,
+    /// since every install sets the same (C-120): it counts only where no other install can have set it. What another
+    /// program's finalizer says that it has is never torn down, whatever tags of ours it carries (`Provider::is_theirs`).
     pub fn standing(&self, service: &ServiceSpec, object: Option<&LoadBalancer>) -> Standing {
-        let ours = service.kind == ServiceKind::LoadBalancer
-            && service.deleted.is_none()
+        let balancer = service.kind == ServiceKind::LoadBalancer;
+        let claimed = balancer
             && match &service.class {
                 Some(class) => self.classes.contains(class),
                 None => match self.classless {
@@ -69,9 +70,13 @@ impl Claim {
                     Classless::ByAwsAnnotations => annotations::ask_the_peer(service),
                 },
             };
-        let was_ours = service.has_finalizer(SERVICE_FINALIZER)
-            || object.is_some_and(|o| self.made(o) && o.spec.service_uid == service.uid);
-        match (ours, was_ours) {
+        let object = object.filter(|o| o.spec.service_uid == service.uid);
+        let was_ours = match object {
+            Some(object) => self.made(object),
+            // One that we do not claim may be another install's, which makes its object after it has set the finalizer.
+            None => service.has_finalizer(SERVICE_FINALIZER) && (claimed || !balancer),
+        };
+        match (claimed && service.deleted.is_none(), was_ours) {
             (true, _) => Standing::Ours,
             (false, true) => Standing::Leaving,
             (false, false) => Standing::Foreign,

@@ -142,7 +142,7 @@ impl<P: Provider> Reconciler<P> {
             let mut foreign = BTreeMap::new();
             for other in index.services() {
                 let spec = &other.spec;
-                let object = index.balancer(&spec.key).filter(|o| claim.made(o));
+                let object = index.balancer(&spec.key);
                 match claim.standing(spec, object.map(AsRef::as_ref)) {
                     Standing::Foreign => {
                         let addresses = spec.ingress.iter().filter_map(|i| i.address);
@@ -153,6 +153,7 @@ impl<P: Provider> Reconciler<P> {
                             && waits(&book, spec)
                             && !in_vain(other) =>
                     {
+                        let object = object.filter(|o| claim.made(o));
                         elders.push((other.clone(), object.cloned()));
                     }
                     Standing::Ours | Standing::Leaving => {}

@@ -63,20 +63,18 @@ impl Wanted {
 impl<P: Provider> Reconciler<P> {
     /// What is to become of a Service.
     pub(super) fn case(&self, key: &ServiceKey) -> Case {
+        let claim = &self.settings.claim;
         let (service, object) = {
             let index = lock(&self.index);
-            let object = index.balancer(key).cloned();
-            let object = object.filter(|o| self.settings.claim.made(o));
-            (index.service(key).cloned(), object)
+            (index.service(key).cloned(), index.balancer(key).cloned())
         };
+        let made = object.clone().filter(|o| claim.made(o));
         let Some(service) = service else {
-            return Case::Absent(key.clone(), object);
+            return Case::Absent(key.clone(), made);
         };
-        match self
-            .settings
-            .claim
-            .standing(&service.spec, object.as_deref())
-        {
+        let standing = claim.standing(&service.spec, object.as_deref());
+        let object = made;
+        match standing {
             Standing::Foreign => Case::Foreign,
             Standing::Leaving => Case::Leaving(service, object),
             Standing::Ours => {

@@ -205,6 +205,19 @@ async fn c120_ct40_k02_two_installs_of_two_classes_run_side_by_side_each_with_ob
         given.insert(world.address(name).await.unwrap());
     }
     assert_eq!(given.len(), 2, "C-33: {given:?}");
+    // Each has seen all of the other's by now, in every state: when one is deleted, its own install is who cleans up.
+    delete(&world, "third").await;
+    world.quiet(Duration::from_millis(500)).await;
+    for name in ["first", "second", "fourth"] {
+        let service = get(&world, name).await;
+        assert_eq!(service.finalizers(), [SERVICE_FINALIZER], "C-06: {name}");
+        assert!(world.address(name).await.is_some(), "C-06: {name}");
+    }
+    let told: Vec<_> = world.events("first").await;
+    assert!(
+        !format!("{told:?}").contains("DeletedLoadBalancer"),
+        "C-06: {told:?}"
+    );
     one.stop().await;
     two.stop().await;
 }

@@ -305,6 +305,52 @@ fn k04_a_claim_is_lost_only_where_something_of_ours_is_there() {
     );
 }
 
+/// Every install sets the same finalizer, and sets it before it makes an object.
+#[test]
+fn c120_k02_k04_what_another_install_has_or_is_about_to_have_is_foreign() {
+    let claim = Claim {
+        classes: ["onehop.dev/local".to_owned()].into(),
+        classless: Classless::Ignore,
+        install: "one".into(),
+    };
+    let of = |spec: &Value, deleted: bool, install: Option<&str>| {
+        let mut service = service(spec.clone());
+        service.metadata.finalizers = Some(vec![SERVICE_FINALIZER.to_owned()]);
+        service.metadata.deletion_timestamp = deleted.then(|| read(json!("2026-01-01T00:00:00Z")));
+        let service = view(&service);
+        let object: Option<LoadBalancer> = install.map(|install| {
+            read(json!({
+                "metadata": { "name": "web", "labels": { "onehop.dev/install": install } },
+                "spec": {
+                    "provider": "local", "class": "any", "serviceUID": service.uid, "scheme": "internet-facing",
+                    "families": ["IPv4"], "ports": [],
+                    "membership": {
+                        "policy": "zero-drop", "floorPercent": 100, "holdMaxSeconds": 600, "tailMaxSeconds": 0,
+                        "lateFlows": "forward",
+                    },
+                },
+            }))
+        });
+        claim.standing(&service, object.as_ref())
+    };
+    let others = json!({ "loadBalancerClass": "example.com/two" });
+    let classless = json!({ "loadBalancerClass": null });
+    let away = json!({ "type": "ClusterIP", "loadBalancerClass": null });
+    for deleted in [false, true] {
+        for spec in [&others, &classless] {
+            assert_eq!(of(spec, deleted, None), Standing::Foreign, "{spec}");
+            assert_eq!(of(spec, deleted, Some("two")), Standing::Foreign, "{spec}");
+            assert_eq!(of(spec, deleted, Some("one")), Standing::Leaving, "{spec}");
+        }
+        assert_eq!(of(&away, deleted, Some("two")), Standing::Foreign);
+        assert_eq!(of(&away, deleted, Some("one")), Standing::Leaving);
+        assert_eq!(of(&away, deleted, None), Standing::Leaving, "nobody's else");
+    }
+    let own = json!({});
+    assert_eq!(of(&own, true, None), Standing::Leaving, "before its object");
+    assert_eq!(of(&own, true, Some("two")), Standing::Foreign);
+}
+
 #[test]
 fn aws001_aws004_aws040_aa26_aa27_what_is_claimed_of_services_with_and_without_a_class() {
     let claim = |classless| Claim {
