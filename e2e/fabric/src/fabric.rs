@@ -23,6 +23,10 @@ use crate::{Error, Result};
 /// Called for each change of a pod address.
 pub(crate) type AddressHook = Arc<dyn Fn(AddressEvent) + Send + Sync>;
 
+/// Hardware address of the management network's bridge. One of its own choice would change with each node that joins, and
+/// nodes that know the old one would reach nobody until they ask again.
+const MANAGEMENT_MAC: &str = "02:00:ac:1e:00:01";
+
 /// What a world may choose about its network.
 #[derive(Clone)]
 pub struct FabricConfig {
@@ -94,7 +98,7 @@ impl Fabric {
         let management = namespace("mgmt")?;
         let mut batch = Batch::default();
         batch
-            .line("link add br0 type bridge")
+            .line(format!("link add br0 address {MANAGEMENT_MAC} type bridge"))
             .line("link set br0 up")
             .line(format!("addr add {}/24 dev br0", Self::MANAGEMENT));
         batch.run(&management)?;

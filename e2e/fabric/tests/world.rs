@@ -10,6 +10,20 @@ use common::{at, call_tcp, call_udp, namespaces, serve_once, world};
 use e2e_fabric::{DropReason, Fabric, Netns, NodeNet, PodNet, both, clean};
 
 #[tokio::test]
+async fn fc70_who_knows_the_api_servers_place_reaches_it_while_nodes_join() {
+    let fabric = world();
+    let server = fabric.management();
+    let first = fabric.add_node("n0").unwrap();
+    for port in 6000..6010 {
+        let to = at(Fabric::MANAGEMENT, port);
+        let _servers = serve_once(server, to);
+        call_tcp(first.netns(), to);
+        call_udp(first.netns(), to);
+        fabric.add_node(&format!("n{port}")).unwrap();
+    }
+}
+
+#[tokio::test]
 async fn fc70_pods_nodes_and_clients_reach_each_other_with_their_own_sources() {
     let fabric = world();
     let (a, b) = (fabric.add_node("a").unwrap(), fabric.add_node("b").unwrap());
