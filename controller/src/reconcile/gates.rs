@@ -64,7 +64,11 @@ impl<P: Provider> Reconciler<P> {
                     // Nothing below is about pods without gates, which most are.
                     continue;
                 }
-                let service = index.service(&intent.service)?.spec.clone();
+                let Some(service) = index.service(&intent.service) else {
+                    // Gone meanwhile; the others' gates are turned all the same.
+                    continue;
+                };
+                let service = service.spec.clone();
                 let about = self.gates_of(&service, intent, seen);
                 let listed = self.provider.listed(intent, seen, now);
                 let mut turns = Vec::new();
