@@ -62,6 +62,15 @@ pub enum DetectLocalMode {
     InterfaceNamePrefix,
 }
 
+/// Who owns the tables (S-267).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TableOwner {
+    /// This process, and the next one when it has ended: nobody else can change or flush them.
+    Agent,
+    /// Nobody, as on older kernels: what others change is noticed and mended.
+    Nobody,
+}
+
 /// Form of the log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -258,6 +267,10 @@ pub struct Args {
     /// File in which the last health answers are kept over restarts, on a volume that outlives the pod.
     #[arg(long)]
     pub node_file: Option<PathBuf>,
+
+    /// Who owns the tables where the kernel (6.9 and later) knows owners.
+    #[arg(long, value_enum, default_value = "agent")]
+    pub table_owner: TableOwner,
 
     /// Delete everything that the agent ever wrote on this node, and end.
     #[arg(long)]

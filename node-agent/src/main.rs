@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use onehop_nft::Socket;
-use onehop_node_agent::args::{Args, Command, Config, LogFormat, Mode, file};
+use onehop_node_agent::args::{Args, Command, Config, LogFormat, Mode, TableOwner, file};
 use onehop_node_agent::commit::{self, Features, Kernel};
 use onehop_node_agent::guard::uplinks::{self, Keeper};
 use onehop_node_agent::peer_watch::Watcher;
@@ -162,8 +162,10 @@ fn open(config: &Config, clock: Clock) -> anyhow::Result<Kernel> {
     let now = Box::new(move || clock.now());
     let alone = config.mode == Mode::Replace;
     options.before_iptables = alone && Watcher::open(None)?.has_iptables_chains()?;
-    let kernel = Kernel::open(&options, Features::detect(), now)
-        .context("open the netlink socket of the tables")?;
+    let mut features = Features::detect();
+    features.owned_tables &= config.table_owner == TableOwner::Agent;
+    let kernel =
+        Kernel::open(&options, features, now).context("open the netlink socket of the tables")?;
     Ok(kernel.awaiting_ranges())
 }
 

@@ -8,7 +8,7 @@ use onehop_core::id::NodeName;
 
 use super::{
     Args, DetectLocalMode, HEALTH_PORT, KUBE_PROXY_HEALTH_PORT, KUBE_PROXY_METRICS_PORT,
-    METRICS_PORT, Mode, NEVER_PROBED,
+    METRICS_PORT, Mode, NEVER_PROBED, TableOwner,
 };
 use crate::compile::choices::Choices;
 use crate::guard::uplinks;
@@ -75,6 +75,8 @@ pub struct Config {
     pub ready_socket: String,
     /// Interfaces to the fabric.
     pub uplinks: uplinks::Wishes,
+    /// Who owns the tables.
+    pub table_owner: TableOwner,
 }
 
 impl Config {
@@ -186,6 +188,7 @@ impl Args {
                 names: self.uplinks.clone(),
                 keep_rp_filter: self.keep_rp_filter,
             },
+            table_owner: self.table_owner,
         })
     }
 

@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::{
-    Connects, Measured, Plan, Way, load, process,
+    Connects, Flush, Measured, Plan, Way, load, process,
     table::{median, name},
 };
 use crate::{
@@ -44,6 +44,10 @@ const CHURN: u32 = 100;
 const HEALTH_EVERY: Duration = Duration::from_millis(100);
 /// How long connections are counted.
 const CONNECTS_FOR: Duration = Duration::from_secs(2);
+/// How long connections are watched after a flush.
+const FLUSH_FOR: Duration = Duration::from_secs(3);
+/// Connections on one machine take a twentieth of a millisecond.
+const ANSWER_WITHIN: Duration = Duration::from_millis(20);
 /// Both proxies answer where kube-proxy does (S-129).
 const METRICS: u16 = 10249;
 const HEALTH: u16 = 10256;
@@ -60,6 +64,8 @@ pub(super) async fn measure(plan: Plan, proxy: Proxy, round: u32) -> Result<Meas
         connects.push(lab.connects(way, to).await?);
     }
     let peak_mib = process::peak_mib(lab.pid()?)?;
+    // Last: a proxy may not come back from it.
+    let flush = lab.flush()?;
     // Without the checks of a world's end: its controller is stopped, and another proxy's drops are no matter here.
     drop(lab);
     Ok(Measured {
@@ -74,6 +80,7 @@ pub(super) async fn measure(plan: Plan, proxy: Proxy, round: u32) -> Result<Meas
         swap_ms: swaps.latencies,
         partial_sync_ms: swaps.own,
         swap_cpu_ms: swaps.cpu,
+        flush,
         churn_cpu_ms,
         churn_health_ms,
         peak_mib,
@@ -109,6 +116,11 @@ impl Lab {
             nodes: vec![NODE],
             cluster: Cluster::proxied_by(proxy),
             keep_logs: false,
+            agent_flags: plan
+                .unowned_tables
+                .then_some("--table-owner=nobody")
+                .into_iter()
+                .collect(),
             ..WorldConfig::default()
         })
         .await?;
@@ -346,6 +358,34 @@ impl Lab {
         Ok((used / took.as_secs_f64(), ms(longest)))
     }
 
+    /// Somebody else flushes all tables while one client connects without a pause.
+    fn flush(&self) -> Result<Flush> {
+        let (to, flushed) = (self.asked, std::sync::mpsc::channel());
+        let (begun, told) = flushed;
+        let client = self.asker.0.thread("flush", move || {
+            let watched = told.recv_timeout(WITHIN).map(|()| Instant::now());
+            let flushed = watched.unwrap_or_else(|_| Instant::now());
+            let mut found = Flush {
+                connections: 0,
+                failed: 0,
+                gap_ms: 0.0,
+            };
+            while flushed.elapsed() < FLUSH_FOR {
+                let began = Instant::now();
+                found.connections += 1;
+                if connect_within(to, ANSWER_WITHIN).is_err() {
+                    found.failed += 1;
+                    found.gap_ms = ms(began - flushed);
+                }
+            }
+            found
+        })?;
+        begun.send(()).context("the client has ended")?;
+        self.world.on_node(NODE, "nft", &["flush", "ruleset"])?;
+        let found = client.join();
+        Ok(found.map_err(|_| anyhow::anyhow!("the client panicked"))??)
+    }
+
     /// Connections of one client without a pause.
     async fn connects(&self, way: Way, to: SocketAddr) -> Result<Connects> {
         let what = "the address answers";
@@ -380,6 +420,13 @@ fn connect(to: SocketAddr) -> std::io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_linger(Some(Duration::ZERO))?;
     socket.connect(&to.into())
+}
+
+/// The same, given up after a while.
+fn connect_within(to: SocketAddr, within: Duration) -> std::io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.connect_timeout(&to.into(), within)
 }
 
 /// 100 new connections a second until it is told to stop: how many there were, and how many failed.

@@ -36,6 +36,9 @@ pub(super) struct Datapath {
     /// Measure one of the two alone, without ratios.
     #[arg(long, value_enum)]
     only: Option<Only>,
+    /// Have the agent run as on kernels before 6.9, where anybody can flush its tables.
+    #[arg(long)]
+    unowned_tables: bool,
 }
 
 /// One of the two.
@@ -61,6 +64,7 @@ struct Plan {
     endpoints: u32,
     swaps: u32,
     churn: Duration,
+    unowned_tables: bool,
 }
 
 /// What was measured of one proxy in one run. Times in milliseconds.
@@ -88,6 +92,8 @@ pub(super) struct Measured {
     pub(super) partial_sync_ms: f64,
     /// CPU time of a change on its own.
     pub(super) swap_cpu_ms: f64,
+    /// After `nft flush ruleset` by somebody else.
+    pub(super) flush: Flush,
     /// CPU time in a second with 100 changes of endpoints.
     pub(super) churn_cpu_ms: f64,
     /// Longest answer of /healthz meanwhile.
@@ -107,6 +113,17 @@ pub(super) enum Way {
     NodePort,
     /// The address of its load balancer.
     LoadBalancer,
+}
+
+/// What a flush of all tables by somebody else costs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Flush {
+    /// New connections in the time that is watched, one after the other.
+    pub(super) connections: u32,
+    /// Those that failed.
+    pub(super) failed: u32,
+    /// From the flush until the last that failed began; 0: none did. The whole time that is watched: it lasts on.
+    pub(super) gap_ms: f64,
 }
 
 /// New connections by one client without a pause.
@@ -137,6 +154,7 @@ pub(super) async fn run(args: &Datapath) -> Result<()> {
                 endpoints: args.endpoints,
                 swaps: args.swaps,
                 churn: Duration::from_secs(args.churn_seconds),
+                unowned_tables: args.unowned_tables,
             };
             let mut order = [Proxy::Replace, Proxy::KubeProxy];
             if round % 2 == 0 {

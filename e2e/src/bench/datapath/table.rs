@@ -14,7 +14,7 @@ pub(super) const fn name(proxy: Proxy) -> &'static str {
 /// A row: its words, its value, and whether more is better.
 type Row = (&'static str, fn(&[&Measured]) -> f64, bool);
 
-const ROWS: [Row; 17] = [
+const ROWS: [Row; 19] = [
     (
         "start without rules until in sync, ms",
         |m| median(m.iter().map(|m| m.start_ms)),
@@ -63,6 +63,16 @@ const ROWS: [Row; 17] = [
     (
         "longest health answer meanwhile, ms",
         |m| median(m.iter().map(|m| m.churn_health_ms)),
+        false,
+    ),
+    (
+        "failed connections after a flush by somebody else",
+        |m| m.iter().map(|m| f64::from(m.flush.failed)).sum(),
+        false,
+    ),
+    (
+        "from the flush to the last that failed, ms",
+        |m| median(m.iter().map(|m| m.flush.gap_ms)),
         false,
     ),
     (
