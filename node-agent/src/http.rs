@@ -18,6 +18,8 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::preface::without_preface;
+
 /// How the agent's ports name themselves, by which an agent tells another one from a kube-proxy (S-125).
 pub const SERVER: &str = "onehop-node-agent";
 
@@ -117,7 +119,11 @@ impl Port {
                     Ok::<_, Infallible>(response)
                 }
             });
-            converse(stream, answer)
+            async move {
+                if let Some(stream) = without_preface(stream, clock).await {
+                    converse(stream, answer).await;
+                }
+            }
         };
         tokio::select! {
             () = stop.cancelled() => {}

@@ -25,6 +25,7 @@ pub mod notify;
 pub mod peer;
 pub mod peer_watch;
 pub mod planner;
+mod preface;
 pub mod questions;
 pub mod ready;
 pub mod run;

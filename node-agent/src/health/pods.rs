@@ -9,7 +9,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderValue, StatusCode, header};
 use hyper::service::service_fn;
@@ -19,23 +18,16 @@ use onehop_runtime::backoff::Backoff;
 use onehop_runtime::clock::Clock;
 use onehop_runtime::http::{bind, converse, serve_each};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, join};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::board::Board;
 use crate::http::{SERVER, Tables, everywhere, response};
 use crate::metrics::Metrics;
+use crate::preface::without_preface;
 
 /// What a path begins with (K-28).
 const ROOT: &str = "/t/";
-/// What a proxy protocol header of version 2 begins with.
-const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// Version, command, family and length follow it.
-const REST: usize = 4;
-/// Time in which the first bytes of a request must have come.
-const HEAD: Duration = Duration::from_secs(5);
-
 /// Which port of which Service is asked for; the address of the target is the connection's (K-28).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HealthPath {
@@ -207,8 +199,7 @@ async fn talk(stream: TcpStream, board: Arc<Board>, metrics: Arc<Metrics>, clock
     let Ok(asked) = asked_of(&stream) else {
         return;
     };
-    // Whoever says nothing in time, or goes away, gets no answer.
-    let Ok(Ok(stream)) = clock.within(HEAD, without_preface(stream)).await else {
+    let Some(stream) = without_preface(stream, clock).await else {
         return;
     };
     let answer = service_fn(move |request: http::Request<hyper::body::Incoming>| {
@@ -241,31 +232,9 @@ fn asked_of(stream: &TcpStream) -> io::Result<IpAddr> {
     })
 }
 
-/// Takes a proxy protocol header of version 2 off the stream, if it begins with one: load balancers put one before their
-/// probes, too (ZD-31).
-async fn without_preface<S>(mut stream: S) -> io::Result<impl AsyncRead + AsyncWrite + Unpin + Send>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send,
-{
-    // The shortest request is longer than this.
-    let mut first = [0; SIGNATURE.len()];
-    stream.read_exact(&mut first).await?;
-    let mut kept = first.to_vec();
-    if first == SIGNATURE {
-        let mut rest = [0; REST];
-        stream.read_exact(&mut rest).await?;
-        let mut addresses = vec![0; usize::from(u16::from_be_bytes([rest[2], rest[3]]))];
-        stream.read_exact(&mut addresses).await?;
-        kept.clear();
-    }
-    let (reader, writer) = tokio::io::split(stream);
-    Ok(join(io::Cursor::new(kept).chain(reader), writer))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncWriteExt;
 
     fn path(service: &str) -> HealthPath {
         HealthPath::parse(&format!("/t/local/default/{service}/http")).expect("a path")
@@ -326,26 +295,5 @@ mod tests {
         assert!(answers.healthy(key(2, 80).address, &web), "ZD-18");
         answers.forget_kept();
         assert!(!answers.healthy(key(2, 80).address, &web));
-    }
-
-    async fn read(sent: &[u8]) -> String {
-        let (mut client, server) = tokio::io::duplex(1024);
-        client.write_all(sent).await.expect("sends");
-        client.shutdown().await.expect("ends");
-        let mut rest = String::new();
-        let mut stream = without_preface(server).await.expect("a stream");
-        stream.read_to_string(&mut rest).await.expect("text");
-        rest
-    }
-
-    #[tokio::test]
-    async fn zd31_a_proxy_protocol_header_before_a_probe_is_passed_over() {
-        let request = "GET /t/local/default/web/http HTTP/1.1\r\n\r\n";
-        assert_eq!(read(request.as_bytes()).await, request);
-        let mut sent = SIGNATURE.to_vec();
-        sent.extend([0x21, 0x11, 0, 12]);
-        sent.extend([0; 12]);
-        sent.extend(request.as_bytes());
-        assert_eq!(read(&sent).await, request, "ZD-31");
     }
 }
