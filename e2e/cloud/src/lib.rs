@@ -7,6 +7,7 @@
 pub mod assertions;
 pub mod aws;
 pub mod azure;
+mod certificate;
 pub mod cloud;
 pub mod datapath;
 pub mod driver;
@@ -14,6 +15,7 @@ pub mod engine;
 pub mod rest;
 pub mod scale;
 
+pub use certificate::Certificate;
 pub use cloud::Cloud;
 pub use datapath::NetNode;
 pub use driver::Driver;

@@ -11,6 +11,7 @@
 //!                                                              mgmt0 172.30.0.1x ── bridge 172.30.0.1
 //! ```
 
+mod admission;
 mod cgroups;
 mod client;
 mod counters;
@@ -25,12 +26,14 @@ mod netns;
 mod node;
 mod ownership;
 mod process;
+mod relay;
 mod router;
 mod settle;
 mod tables;
 mod tag;
 mod twin;
 
+pub use admission::Admit;
 pub use client::ClientNet;
 pub use counters::{Count, Hook, HopCounters, HopMatch};
 pub use drops::{Drop, DropReason, GROUP as NFLOG_GROUP};

@@ -14,6 +14,18 @@ pub struct Answer {
     pub node: String,
     /// The client's address as the server's socket shows it.
     pub peer: SocketAddr,
+    /// What a header of the PROXY protocol told the server, if it awaits one and there was one.
+    #[serde(default)]
+    pub proxy: Option<Preface>,
+}
+
+/// A header of the PROXY protocol. Neither address in it: a connection of the proxy's own.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Preface {
+    /// Who asked.
+    pub source: Option<SocketAddr>,
+    /// What was asked.
+    pub destination: Option<SocketAddr>,
 }
 
 impl Answer {

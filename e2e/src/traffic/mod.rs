@@ -8,7 +8,7 @@ mod load;
 mod probe;
 mod stream;
 
-pub use answer::Answer;
+pub use answer::{Answer, Preface};
 pub use load::{Attempt, Ledger, Load, Running};
 pub use probe::{Endpoint, Failure, FailureKind, ask_tcp, ask_udp};
 pub use stream::{LongFlow, StreamEnd};

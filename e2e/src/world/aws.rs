@@ -1,17 +1,17 @@
 //! A world on AWS's APIs: the account that the fake cloud shows, and how nodes are machines of it.
 
-use super::World;
+use super::{World, lb_node::LbNode};
 use anyhow::{Context, Result};
 use e2e_cloud::{
     Cloud,
-    aws::{Aws, Machine, Rights, Setup, SubnetSetup},
+    aws::{Aws, Machine, OnRules, Rights, Setup, SubnetSetup},
 };
 use e2e_fabric::Fabric;
 use e2e_kubelet::Kubelet;
 use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
-use std::net::Ipv4Addr;
+use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
 
 /// Access key of the controller, and its secret.
 pub(super) const KEY: (&str, &str) = ("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY");
@@ -32,8 +32,8 @@ pub(super) fn account(cloud: Cloud, zones: &[&str]) -> Aws {
     let subnet = |(index, zone): (usize, &&str)| SubnetSetup {
         id: format!("subnet-{index:04x}"),
         zone: (*zone).to_owned(),
-        // Load balancer nodes of all zones share one range of the fabric.
-        range: Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 9, 0), 24),
+        // Where the fabric puts the load balancer nodes of the zone: agents answer probes from there only.
+        range: Ipv4Net::new_assert(lb_subnet(index), 24),
         tags: [
             tag("kubernetes.io/role/elb", "1"),
             tag("kubernetes.io/role/internal-elb", "1"),
@@ -58,6 +58,27 @@ pub(super) fn account(cloud: Cloud, zones: &[&str]) -> Aws {
     aws
 }
 
+/// Where the load balancer nodes of the n-th zone stand.
+fn lb_subnet(zone: usize) -> Ipv4Addr {
+    // A world has a handful of zones.
+    Ipv4Addr::new(10, 0, 9 + u8::try_from(zone).unwrap_or(0), 0)
+}
+
+/// What makes the network follow the account's security groups (FC-79).
+pub(super) fn rules_on_packets(fabric: &Fabric, lbs: &[LbNode]) -> OnRules {
+    let router = fabric.router().clone();
+    let lbs: Vec<_> = lbs.iter().map(|lb| lb.net.clone()).collect();
+    Arc::new(move |rules| {
+        let admit = || {
+            router.admit_from_lb_nodes(&rules.machines)?;
+            lbs.iter().try_for_each(|lb| lb.admit(&rules.balancers))
+        };
+        if let Err(error) = admit() {
+            tracing::error!(%error, "security groups are not those of the account");
+        }
+    })
+}
+
 /// Id of the machine of the node with this number.
 pub(super) fn machine_id(index: usize) -> String {
     format!("i-{index:017x}")
@@ -68,13 +89,19 @@ pub(super) fn provider_id(zone: &str, index: usize) -> String {
     format!("aws:///{zone}/{}", machine_id(index))
 }
 
-/// Makes each node a machine.
+/// Makes each node a machine, with a subnet for its pods that is no load balancer's.
 pub(super) fn machines(aws: &Aws, kubelets: &[Kubelet], zones: &[&str]) {
     for (index, (kubelet, zone)) in kubelets.iter().zip(zones.iter().cycle()).enumerate() {
         aws.add_machine(Machine {
             id: machine_id(index),
             address: kubelet.node().address().into(),
             zone: (*zone).to_owned(),
+        });
+        aws.add_subnet(SubnetSetup {
+            id: format!("subnet-pods-{index:04x}"),
+            zone: (*zone).to_owned(),
+            range: kubelet.node().pod_cidr(),
+            tags: BTreeMap::new(),
         });
     }
 }

@@ -65,9 +65,16 @@ impl LocalCloud {
             let (_, packets) = NetNode::attach(net.clone(), fabric.router().clone(), &driver)?;
             anyhow::Ok(LbNode { net, packets })
         };
-        let lbs = world.zones.iter().map(lb_node).collect::<Result<_>>()?;
+        let lbs = world
+            .zones
+            .iter()
+            .map(lb_node)
+            .collect::<Result<Vec<_>>>()?;
         let account = || aws::account(cloud.clone(), &world.zones);
         let aws = (world.cloud == CloudKind::Aws).then(account);
+        if let Some(aws) = &aws {
+            aws.on_rules(aws::rules_on_packets(fabric, &lbs));
+        }
         let azure = (world.cloud == CloudKind::Azure).then(|| azure::subscription(cloud.clone()));
         let mut azure_ca = None;
         let api = match (&aws, &azure) {

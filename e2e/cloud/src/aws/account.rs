@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 use onehop_core::time::Time;
 
 use super::error::Refusal;
 use super::rights::Rights;
+use crate::certificate::Certificate;
 use crate::engine::{GroupId, LbId, ListenerKey, Tags};
 
 /// How an account begins.
@@ -118,6 +120,10 @@ pub(super) struct Listener {
     pub(super) port: u16,
     pub(super) protocol: String,
     pub(super) groups: BTreeMap<String, u32>,
+    /// The default one first; none where the protocol is not TLS.
+    pub(super) certificates: Vec<String>,
+    pub(super) policy: Option<String>,
+    pub(super) alpn: Option<String>,
     pub(super) attributes: BTreeMap<String, String>,
     pub(super) tags: Tags,
 }
@@ -170,6 +176,8 @@ pub(super) struct Account {
     pub(super) balancers: BTreeMap<String, Balancer>,
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) listeners: BTreeMap<String, Listener>,
+    /// Those that listeners may name, by ARN.
+    pub(super) certificates: BTreeMap<String, Arc<Certificate>>,
     pub(super) calls: BTreeMap<String, u64>,
     /// Calls that are no reads, in their order.
     pub(super) writes: Vec<String>,
@@ -210,6 +218,7 @@ impl Account {
             balancers: BTreeMap::new(),
             groups: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            certificates: BTreeMap::new(),
             calls: BTreeMap::new(),
             writes: Vec::new(),
             addresses: setup.addresses,

@@ -337,11 +337,6 @@ impl Call<'_> {
         let asked = self.form.pairs("Attributes");
         check_attributes(&asked, &DEFAULTS)?;
         let group = self.account.group(arn)?;
-        if asked.get(PROXY).is_some_and(|value| value == "true") {
-            // Said instead of sent: the data path has no PROXY protocol.
-            let message = "this cloud's data path does not send the PROXY protocol";
-            return Err(Refusal::new("InvalidConfigurationRequest", message));
-        }
         if asked.get(PRESERVE).is_some_and(|value| value == "false") && group.protocol != "TCP" {
             let message =
                 "client IP preservation cannot be disabled for UDP and TCP_UDP target groups";
@@ -503,6 +498,7 @@ fn engine_spec(group: &Group, protocol: Protocol) -> GroupSpec {
         .get(DELAY)
         .and_then(|d| d.parse().ok())
         .unwrap_or(300);
+    let on = |key| group.attributes.get(key).is_some_and(|v| v == "true");
     // Where targets answer on another port than the traffic's, both halves ask there.
     let port = check.port.parse().ok();
     GroupSpec {
@@ -528,6 +524,7 @@ fn engine_spec(group: &Group, protocol: Protocol) -> GroupSpec {
             unhealthy: check.unhealthy,
         }),
         drain: seconds(delay),
-        preserve_client_ip: Some(group.attributes.get(PRESERVE).is_some_and(|v| v == "true")),
+        preserve_client_ip: Some(on(PRESERVE)),
+        proxy_protocol: on(PROXY),
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::account::Listener;
+use super::certificates::tls_xml;
 use super::error::Refusal;
 use super::tags;
 use super::xml::{el, members, wrap};
@@ -32,6 +33,7 @@ impl Call<'_> {
             return Err(Refusal::new("DuplicateListener", message));
         }
         self.check_use(&balancer, &protocol, &groups)?;
+        let tls = self.tls(&protocol, None)?;
         let tags = self.form.pairs("Tags");
         tags::check(&tags)?;
         let number = self.account.next_number();
@@ -42,6 +44,9 @@ impl Call<'_> {
             port,
             protocol,
             groups,
+            certificates: tls.certificates,
+            policy: tls.policy,
+            alpn: tls.alpn,
             attributes: DEFAULTS.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
             tags,
         };
@@ -117,7 +122,8 @@ impl Call<'_> {
                 return Err(Refusal::new("TargetGroupAssociationLimit", message));
             }
             let of = &self.account.group(arn)?.protocol;
-            if of != protocol {
+            // TLS ends at the listener, whatever is spoken behind it.
+            if of != protocol && (protocol, of.as_str()) != ("TLS", "TCP") {
                 let message =
                     format!("The target group is of protocol {of}, the listener of {protocol}");
                 return Err(Refusal::new("IncompatibleProtocols", message));
@@ -142,8 +148,12 @@ impl Call<'_> {
                 }
             }
             let main = main.ok_or_else(|| Refusal::validation("no group has a weight"))?;
+            let first = listener.certificates.first();
+            let certificate = first.and_then(|arn| self.account.certificates.get(arn));
+            let certificate = certificate.cloned();
             self.cloud.with(|engine, now| {
                 engine.put_listener(now, &lb, key, &main)?;
+                engine.set_tls(now, &lb, key, certificate)?;
                 engine.set_standby(now, &lb, key, standby)
             })?;
         }
@@ -186,6 +196,10 @@ impl Call<'_> {
             check_protocol(protocol)?;
             protocol.clone_into(&mut after.protocol);
         }
+        let tls = self.tls(&after.protocol, Some(&before))?;
+        after.certificates = tls.certificates;
+        after.policy = tls.policy;
+        after.alpn = tls.alpn;
         if !self.form.entries("DefaultActions").is_empty() {
             after.groups = self.actions()?;
         }
@@ -240,7 +254,7 @@ impl Call<'_> {
 }
 
 fn check_protocol(protocol: &str) -> Result<(), Refusal> {
-    if ["TCP", "UDP", "TCP_UDP"].contains(&protocol) {
+    if ["TCP", "UDP", "TCP_UDP", "TLS"].contains(&protocol) {
         return Ok(());
     }
     Err(Refusal::new(
@@ -266,6 +280,7 @@ fn listener_xml(listener: &Listener) -> String {
         el("LoadBalancerArn", &listener.balancer),
         el("Port", listener.port),
         el("Protocol", &listener.protocol),
+        tls_xml(listener),
         members("DefaultActions", [action].into_iter()),
     ]
     .concat()

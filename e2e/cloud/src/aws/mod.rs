@@ -7,12 +7,14 @@
 
 mod account;
 mod balancers;
+mod certificates;
 mod ec2;
 mod error;
 mod form;
 mod groups;
 mod listeners;
 mod rights;
+mod rules;
 mod sign;
 mod tags;
 mod xml;
@@ -27,6 +29,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
+use crate::certificate::Certificate;
 use crate::cloud::Cloud;
 use account::Account;
 use error::Refusal;
@@ -34,12 +37,14 @@ use form::Form;
 
 pub use account::{Machine, Setup, SubnetSetup};
 pub use rights::Rights;
+pub use rules::{OnRules, Rules};
 
 /// AWS over a cloud. Clones share it.
 #[derive(Clone)]
 pub struct Aws {
     cloud: Cloud,
     account: Arc<Mutex<Account>>,
+    on_rules: Arc<Mutex<Option<(OnRules, Rules)>>>,
 }
 
 /// What one call works with.
@@ -57,7 +62,21 @@ impl Aws {
         Self {
             cloud,
             account: Arc::new(Mutex::new(Account::new(setup))),
+            on_rules: Arc::default(),
         }
+    }
+
+    /// Puts the rules of security groups on packets from now on.
+    pub fn on_rules(&self, hook: OnRules) {
+        let rules = self.account().rules();
+        hook(&rules);
+        *self.hook() = Some((hook, rules));
+    }
+
+    /// Issues a certificate that listeners may name by this ARN.
+    pub fn add_certificate(&self, arn: &str, certificate: Certificate) {
+        let certificates = &mut self.account().certificates;
+        certificates.insert(arn.to_owned(), Arc::new(certificate));
     }
 
     /// Serves both APIs on `listener` until the task is dropped.
@@ -73,6 +92,12 @@ impl Aws {
     /// Adds a machine, as an autoscaling group would.
     pub fn add_machine(&self, machine: Machine) {
         self.account().add_machine(machine);
+    }
+
+    /// Adds a subnet: addresses in it are of its zone.
+    pub fn add_subnet(&self, subnet: SubnetSetup) {
+        let subnets = &mut self.account().subnets;
+        subnets.insert(subnet.id.clone(), subnet);
     }
 
     /// Ends a machine.
@@ -99,6 +124,7 @@ impl Aws {
             "ec2" => call.ec2(action),
             _ => call.elb(action),
         };
+        self.tell_rules(&account);
         answer.map_err(|refusal| refusal.of(service).to_string())
     }
 
@@ -164,7 +190,22 @@ impl Aws {
             "ec2" => call.ec2(action),
             _ => call.elb(action),
         };
+        self.tell_rules(&account);
         answer.map_err(|refusal| refusal.of(service))
+    }
+
+    fn tell_rules(&self, account: &Account) {
+        if let Some((hook, last)) = &mut *self.hook() {
+            let rules = account.rules();
+            if rules != *last {
+                hook(&rules);
+                *last = rules;
+            }
+        }
+    }
+
+    fn hook(&self) -> MutexGuard<'_, Option<(OnRules, Rules)>> {
+        self.on_rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -191,6 +232,9 @@ impl Call<'_> {
             "DescribeListeners" => self.describe_listeners(),
             "ModifyListener" => self.modify_listener(),
             "DeleteListener" => self.delete_listener(),
+            "AddListenerCertificates" => self.add_certificates(),
+            "RemoveListenerCertificates" => self.remove_certificates(),
+            "DescribeListenerCertificates" => self.describe_certificates(),
             "DescribeListenerAttributes" => self.listener_attributes(),
             "ModifyListenerAttributes" => self.set_listener_attributes(),
             "AddTags" => self.add_tags(),

@@ -318,6 +318,7 @@ fn of_rule(from: &Subscription, balancer: &Value, rule: &Value) -> Option<Wanted
             health: probe,
             drain: FOR_EVER,
             preserve_client_ip: Some(true),
+            proxy_protocol: false,
         },
         targets,
     })

@@ -12,6 +12,7 @@ use onehop_nft::DumpError;
 use onehop_nft::conntrack::{self, Conntrack, Filter};
 
 use super::kernel::Kernel;
+use super::relay::Told;
 use crate::cloud::Cloud;
 use crate::engine::{DataPathState, Frontend, FrontendPath, NodeId, Protocol, What};
 
@@ -104,6 +105,22 @@ pub(super) fn log_floating_to(
         if let Some(what) = line() {
             cloud.with(|engine, now| engine.observe(now, None, what));
         }
+    })
+}
+
+/// As [`log_to`], for flows that a program carries.
+pub(super) fn log_relayed_to(cloud: Cloud, node: Arc<OnceLock<NodeId>>) -> Told {
+    Arc::new(move |client, frontend, target| {
+        let Some(node) = node.get().copied() else {
+            return;
+        };
+        let what = What::FlowRelayed {
+            node,
+            client,
+            frontend,
+            target,
+        };
+        cloud.with(|engine, now| engine.observe(now, None, what));
     })
 }
 

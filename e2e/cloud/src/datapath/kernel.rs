@@ -10,6 +10,7 @@ use super::Error;
 use super::floating::{self, FLOWS, FRESH, Idle, Remembered, TRANSLATED_FLOWS};
 use super::flows::{Flow, FlowTable};
 use super::layout::{self, Elements, Key, Links};
+use super::relay::Relays;
 use crate::engine::{DataPathState, Frontend, FrontendPath, Profile, Protocol};
 use crate::scale::Scale;
 
@@ -17,6 +18,7 @@ use crate::scale::Scale;
 pub(super) struct Kernel {
     net: LbNet,
     router: Router,
+    relays: Relays,
     rules: Socket,
     flows: FlowTable,
     elements: Elements,
@@ -35,8 +37,8 @@ impl Kernel {
     pub(super) fn open(
         net: LbNet,
         router: Router,
-        profile: &Profile,
-        scale: Scale,
+        (profile, scale): (&Profile, Scale),
+        relays: Relays,
     ) -> Result<Self, Error> {
         let node: IpAddr = net.address().into();
         // Not below what `floating` remembers of these flows, which tracking must know at least as long.
@@ -75,6 +77,7 @@ impl Kernel {
         Ok(Self {
             net,
             router,
+            relays,
             rules,
             flows,
             elements: Elements::new(),
@@ -87,9 +90,10 @@ impl Kernel {
     }
 
     /// Makes the node forward as `state` says. New flows first, in one transaction; then flows that
-    /// the state does not keep are ended: none can begin between the two.
+    /// the state does not keep are ended: none can begin between the two. To be called within a tokio runtime.
     pub(super) fn program(&mut self, state: &DataPathState) -> Result<usize, Error> {
         let node = self.node();
+        let state = &self.relays.through(state)?;
         self.link(state)?;
         let wanted = layout::elements(state, &self.links);
         self.stale_flows |= !self.flows.covers(state);

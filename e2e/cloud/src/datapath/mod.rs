@@ -1,5 +1,5 @@
 //! An LB node's packets (FC-60 to FC-63): its namespace forwards by nftables maps and conntrack, no
-//! user-space proxy. Handshakes run end to end between client and target.
+//! user-space proxy (but for TLS and the PROXY protocol: `relay`). Handshakes run end to end between client and target.
 //!
 //! `layout` says which elements a state needs, `kernel` puts the difference there, `flows` ends, finds
 //! and logs flows, `probe` opens real connections. All of it happens in the LB node's namespace only.
@@ -8,7 +8,9 @@ mod floating;
 mod flows;
 mod kernel;
 mod layout;
+mod preface;
 mod probe;
+mod relay;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -22,6 +24,7 @@ use onehop_runtime::clock::Clock;
 use crate::driver::{Driver, LbNode};
 use crate::engine::{DataPathState, NodeId, Outcome, ProbeOrder, Protocol};
 use kernel::Kernel;
+use relay::Relays;
 
 pub use flows::{Chosen, Flow};
 
@@ -80,8 +83,10 @@ impl NetNode {
         let cloud = driver.cloud();
         let profile = cloud.look(|engine| engine.profile().clone());
         let (zone, address) = (net.zone().to_owned(), net.address());
-        let kernel = Kernel::open(net.clone(), router, &profile, cloud.scale())?;
         let known_as = Arc::new(OnceLock::new());
+        let told = flows::log_relayed_to(cloud.clone(), Arc::clone(&known_as));
+        let relays = Relays::new(net.clone(), *cloud.clock(), told);
+        let kernel = Kernel::open(net.clone(), router, (&profile, cloud.scale()), relays)?;
         let hook = flows::log_to(cloud.clone(), Arc::clone(&known_as));
         let record = FlowLog::start_with(net.netns(), *cloud.clock(), hook);
         let record = record.map_err(|source| Error::Fabric {

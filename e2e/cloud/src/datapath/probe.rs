@@ -9,6 +9,7 @@ use onehop_runtime::clock::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::preface;
 use crate::engine::{Outcome, ProbeOrder, ProbeProtocol};
 
 /// Longest status line that is read.
@@ -31,6 +32,9 @@ pub(super) async fn run(
 
 async fn attempt(ns: &Netns, own: IpAddr, order: &ProbeOrder) -> std::io::Result<Outcome> {
     let mut stream = connect(ns, order).await?;
+    if order.proxy_protocol {
+        stream.write_all(&preface::LOCAL).await?;
+    }
     match order.protocol {
         ProbeProtocol::Tcp => Ok(Outcome::Ok),
         ProbeProtocol::Http => {

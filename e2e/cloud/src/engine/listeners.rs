@@ -1,6 +1,7 @@
 //! API operations on listeners: which group the new flows of a port go to.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use onehop_core::time::Time;
 
@@ -8,6 +9,7 @@ use super::call::Operation;
 use super::log::{Seq, What};
 use super::timer::Timer;
 use super::{ApiError, Engine, GroupId, GroupSpec, LbId, LbSpec, Listener, ListenerKey, not_found};
+use crate::certificate::Certificate;
 
 impl Engine {
     /// Makes a listener or points it at another group. Established flows stay where they are.
@@ -150,6 +152,25 @@ impl Engine {
         Ok(())
     }
 
+    /// Lets a listener end TLS with this certificate, or not at all. No call of its own: part of the one that makes or
+    /// changes the listener.
+    pub fn set_tls(
+        &mut self,
+        now: Time,
+        id: &LbId,
+        key: ListenerKey,
+        certificate: Option<Arc<Certificate>>,
+    ) -> Result<(), ApiError> {
+        self.advance(now);
+        let found = self.balancer_mut(id)?.listeners.get_mut(&key);
+        let listener = found.ok_or_else(|| not_found("listener", &format!("{id}/{key}")))?;
+        if listener.tls != certificate {
+            listener.tls = certificate;
+            self.revision += 1;
+        }
+        Ok(())
+    }
+
     fn add_listener(
         &mut self,
         id: &LbId,
@@ -162,6 +183,7 @@ impl Engine {
             standby: BTreeSet::new(),
             former: BTreeSet::new(),
             behind: BTreeMap::new(),
+            tls: None,
         };
         self.balancer_mut(id)?.listeners.insert(key, listener);
         self.set_user(group, id, key, true);

@@ -252,6 +252,18 @@ pub enum What {
         /// The target.
         target: SocketAddr,
     },
+    /// A program of an LB node carries a client's flow to a target: no packet of one is a packet of the other, so such a
+    /// flow counts for no claim about losses (FC-65, FC-66).
+    FlowRelayed {
+        /// LB node.
+        node: NodeId,
+        /// Where the flow comes from.
+        client: SocketAddr,
+        /// Where the client sent it.
+        frontend: Frontend,
+        /// The target.
+        target: SocketAddr,
+    },
     /// An LB node forgot a flow: it was reset or cut, or is closed or idle for so long.
     FlowEnded {
         /// LB node.

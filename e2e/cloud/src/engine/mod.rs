@@ -24,6 +24,7 @@ mod timer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use onehop_core::time::Time;
@@ -43,6 +44,7 @@ pub use path::{DataPathState, Frontend, FrontendPath};
 pub use probe::{Outcome, ProbeId, ProbeOrder, Verdict};
 pub use profile::{AllDown, Established, Hairpin, Lag, Lags, LostFlow, ProbeDefaults, Profile};
 
+use crate::certificate::Certificate;
 use crate::scale::Scale;
 use target::Target;
 use timer::Agenda;
@@ -84,6 +86,8 @@ struct Listener {
     former: BTreeSet<GroupId>,
     /// LB nodes that still choose from an old group, and until when (FC-45).
     behind: BTreeMap<NodeId, (GroupId, Time)>,
+    /// With what it ends TLS.
+    tls: Option<Arc<Certificate>>,
 }
 
 /// A load balancer.

@@ -205,6 +205,9 @@ pub struct GroupSpec {
     pub drain: Duration,
     /// Whether its targets see the client's address; as the load balancer says, if the group does not.
     pub preserve_client_ip: Option<bool>,
+    /// Whether a header of the PROXY protocol, version 2, stands before the first payload of each TCP flow and of each
+    /// probe (FC-32).
+    pub proxy_protocol: bool,
 }
 
 /// A target to register: an address and port, perhaps in a zone.

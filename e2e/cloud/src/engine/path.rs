@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -11,6 +12,7 @@ use super::model::{GroupId, LbState, ListenerKey, Mode, NodeId, Protocol, Target
 use super::profile::{AllDown, Hairpin, LostFlow};
 use super::target::Life;
 use super::{Balancer, Engine, Listener};
+use crate::certificate::Certificate;
 
 /// Where clients connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -38,12 +40,21 @@ pub struct FrontendPath {
     pub established_floating: BTreeSet<SocketAddr>,
     /// Whether the source stays the client's; otherwise it becomes the LB node's.
     pub preserve_client_ip: bool,
+    /// Whether each new flow begins with a header of the PROXY protocol (FC-66).
+    pub proxy_protocol: bool,
+    /// With what TLS ends here, where it does (FC-65).
+    pub tls: Option<Arc<Certificate>>,
 }
 
 impl FrontendPath {
     /// Whether the destination of new flows stays the frontend address all the way (FC-29b).
     pub fn floats(&self) -> bool {
         self.mode.floats()
+    }
+
+    /// Whether new flows pass through a program of the LB node: the kernel neither ends TLS nor writes into a flow.
+    pub fn relayed(&self) -> bool {
+        !self.floats() && (self.proxy_protocol || self.tls.is_some())
     }
 }
 
@@ -129,6 +140,8 @@ impl Engine {
                     .spec
                     .preserve_client_ip
                     .unwrap_or(balancer.spec.preserve_client_ip),
+                proxy_protocol: group.spec.proxy_protocol && *protocol == Protocol::Tcp,
+                tls: listener.tls.clone(),
             };
             frontends.insert(
                 Frontend {

@@ -28,6 +28,8 @@ pub struct ProbeOrder {
     pub to: SocketAddr,
     /// Kind of probe.
     pub protocol: ProbeProtocol,
+    /// Whether a header of the PROXY protocol comes first (FC-32).
+    pub proxy_protocol: bool,
     /// Path of an HTTP probe.
     pub path: String,
     /// HTTP status codes that are good.

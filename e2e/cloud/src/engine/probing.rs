@@ -110,6 +110,7 @@ impl Engine {
         let Some(check) = group.spec.health.clone() else {
             return;
         };
+        let proxy_protocol = group.spec.proxy_protocol;
         let Some(found) = group
             .targets
             .get_mut(&target)
@@ -141,6 +142,7 @@ impl Engine {
             group: id.clone(),
             to: SocketAddr::new(target.ip(), check.port.unwrap_or(target.port())),
             protocol: check.protocol,
+            proxy_protocol,
             path: check.path,
             http_up,
             timeout: check.timeout,

@@ -118,6 +118,7 @@ impl GroupBody {
             health,
             drain,
             preserve_client_ip: None,
+            proxy_protocol: false,
         })
     }
 }

@@ -206,5 +206,6 @@ pub fn tcp_group(name: &str) -> GroupSpec {
         health: Some(check(2, 1, 2)),
         drain: Duration::from_secs(10),
         preserve_client_ip: None,
+        proxy_protocol: false,
     }
 }

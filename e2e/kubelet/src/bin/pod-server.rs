@@ -4,7 +4,7 @@
 //! kubelet stand-in, which sets `POD_NAME`, `POD_UID` and `NODE_NAME`.
 
 use std::future::Future;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use anyhow::Context;
 use clap::Parser;
 use serde_json::json;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -40,6 +40,10 @@ struct Args {
     /// How many times shorter than said the time to serve after SIGTERM is.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     speed: u32,
+    /// TCP and HTTP connections may begin with a header of the PROXY protocol, version 2: the answer has it as `proxy`. It
+    /// is awaited for half a second.
+    #[arg(long)]
+    proxy_protocol: bool,
     /// Own name.
     #[arg(long, env = "POD_NAME", default_value = "")]
     pod_name: String,
@@ -96,6 +100,7 @@ struct Identity {
     pod: String,
     uid: String,
     node: String,
+    proxy_protocol: bool,
 }
 
 impl Identity {
@@ -120,6 +125,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         pod: args.pod_name,
         uid: args.pod_uid,
         node: args.node_name,
+        proxy_protocol: args.proxy_protocol,
     });
     let (set_stage, stage) = watch::channel(Stage::Starting);
     let mut ports = JoinSet::new();
@@ -230,8 +236,12 @@ async fn echo_lines(
     identity: Rc<Identity>,
     _stage: watch::Receiver<Stage>,
 ) -> std::io::Result<()> {
-    let greeting = format!("{}\n", identity.answer(peer, stream.local_addr()?));
+    let mut answer = identity.answer(peer, stream.local_addr()?);
     let mut stream = BufReader::new(stream);
+    if identity.proxy_protocol {
+        answer["proxy"] = preface(&mut stream).await?;
+    }
+    let greeting = format!("{answer}\n");
     stream.write_all(greeting.as_bytes()).await?;
     let mut line = Vec::new();
     while stream.read_until(b'\n', &mut line).await? > 0 {
@@ -239,6 +249,47 @@ async fn echo_lines(
         line.clear();
     }
     Ok(())
+}
+
+/// The header of the PROXY protocol that the connection begins with: who asked, and where; nothing in it for a connection
+/// of the proxy's own, null where there is none.
+async fn preface(stream: &mut BufReader<TcpStream>) -> std::io::Result<serde_json::Value> {
+    const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+    let begins = tokio::time::timeout(Duration::from_millis(500), stream.fill_buf()).await;
+    let Ok(bytes) = begins else {
+        return Ok(serde_json::Value::Null);
+    };
+    if bytes?.first() != SIGNATURE.first() {
+        return Ok(serde_json::Value::Null);
+    }
+    let mut head = [0; 16];
+    stream.read_exact(&mut head).await?;
+    if !head.starts_with(SIGNATURE) {
+        return Err(std::io::ErrorKind::InvalidData.into());
+    }
+    let mut rest = vec![0; usize::from(u16::from_be_bytes([head[14], head[15]]))];
+    stream.read_exact(&mut rest).await?;
+    let port = |at: usize| u16::from_be_bytes([rest[at], rest[at + 1]]);
+    let address = |at: usize, length: usize| {
+        let bytes = &rest[at..at + length];
+        let four = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+        four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+    };
+    let length = match (head[12], head[13]) {
+        (0x20, _) => return Ok(json!({})),
+        (0x21, 0x11) if rest.len() >= 12 => 4,
+        (0x21, 0x21) if rest.len() >= 36 => 16,
+        _ => return Err(std::io::ErrorKind::InvalidData.into()),
+    };
+    let end = |at: usize, port: u16| {
+        let address = address(at, length).map_err(|_| std::io::ErrorKind::InvalidData)?;
+        std::io::Result::Ok(SocketAddr::new(address, port))
+    };
+    let (source, destination) = (
+        end(0, port(2 * length))?,
+        end(length, port(2 * length + 2))?,
+    );
+    Ok(json!({"source": source, "destination": destination}))
 }
 
 /// HTTP/1.1 without bodies in requests. From SIGTERM on each answer is the connection's last, and an idle
@@ -251,6 +302,10 @@ async fn http(
 ) -> std::io::Result<()> {
     let local = stream.local_addr()?;
     let mut stream = BufReader::new(stream);
+    let mut answer = identity.answer(peer, local);
+    if identity.proxy_protocol {
+        answer["proxy"] = preface(&mut stream).await?;
+    }
     let mut closing = stage.clone();
     let mut served = false;
     loop {
@@ -272,7 +327,7 @@ async fn http(
             "200 OK"
         };
         let close = request.close || matches!(now, Stage::Terminating | Stage::Closing);
-        let body = format!("{}\n", identity.answer(peer, local));
+        let body = format!("{answer}\n");
         let answer = format!(
             "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: {}\r\n\r\n{}",
             body.len(),
