@@ -21,7 +21,7 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 const GONE_WITHIN: Duration = Duration::from_secs(30);
 /// The backend security group is shared and stays for the next Service.
-const OURS_LEFT: (usize, usize, usize) = (0, 0, 1);
+pub(crate) const OURS_LEFT: (usize, usize, usize) = (0, 0, 1);
 
 pub(crate) fn web() -> ServiceManifest {
     web_of("web")

@@ -8,7 +8,9 @@ mod scenarios;
 
 mod affinity;
 mod aws;
+mod aws_paths;
 mod aws_peer;
+mod aws_wire;
 mod azure;
 mod azure_cutover;
 mod azure_rules;

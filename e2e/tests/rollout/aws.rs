@@ -79,7 +79,7 @@ async fn aws421_aws702_aws953_twenty_pods_replaced_one_by_one_cost_few_calls() -
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn zd_t04_pods_that_exit_at_once_lose_no_new_connection_behind_a_network_load_balancer()
+async fn ai03_ai04_zd_t04_pods_that_exit_at_once_lose_no_new_connection_behind_a_network_load_balancer()
 -> Result<()> {
     let (world, address) = four_pods().await?;
     let rollout = Rollout {
