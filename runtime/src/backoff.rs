@@ -27,7 +27,7 @@ impl Policy {
     /// For retries of single calls.
     pub const RETRY: Self = Self {
         first: Duration::from_millis(200),
-        most: Duration::from_secs(30),
+        most: Duration::from_secs(15),
     };
     /// For a port that somebody else still holds (S-105).
     pub const BIND: Self = Self {
@@ -113,6 +113,18 @@ mod tests {
         let delays = series(3);
         assert!(delays[0] >= Policy::WATCH.first && delays[0] <= 2 * Policy::WATCH.first);
         assert!(delays[11] >= Policy::WATCH.most && delays[11] <= 2 * Policy::WATCH.most);
+    }
+
+    #[test]
+    fn ai08_aws511_no_retry_waits_for_longer_than_half_a_minute() {
+        for seed in 0..20 {
+            let delays = Policy::RETRY.start(&mut SmallRng::seed_from_u64(seed));
+            let longest = delays.take(12).max();
+            assert!(
+                longest <= Some(Duration::from_secs(30)),
+                "AWS-511: {longest:?}"
+            );
+        }
     }
 
     #[test]
