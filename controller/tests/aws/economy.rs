@@ -123,7 +123,7 @@ async fn aws703_a_service_with_one_port_and_three_targets_costs_at_most_fourteen
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn aws701_aws953_ai58_a_restart_with_a_hundred_services_writes_nothing_and_reads_twice_for_each()
+async fn aws701_aws953_ai13_ai58_a_restart_with_a_hundred_services_writes_nothing_and_reads_twice_for_each()
  {
     let world = World::start().await;
     let controller = world.controller(fast()).await;

@@ -14,6 +14,7 @@ mod economy;
 mod gated;
 mod owners;
 mod peer;
+mod reported;
 mod rights;
 mod takeover;
 mod world;

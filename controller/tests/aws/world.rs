@@ -101,6 +101,8 @@ pub(crate) struct Flags {
     pub(crate) accepted: Vec<String>,
     pub(crate) limits: Limits,
     pub(crate) orphans: Orphans,
+    /// How long a leader lives on without a word; longer where time passes faster than calls are answered.
+    pub(crate) lease: Duration,
 }
 
 impl Default for Flags {
@@ -113,11 +115,20 @@ impl Default for Flags {
             accepted: vec![],
             limits: Limits::default(),
             orphans: Orphans::Report,
+            lease: Duration::from_secs(3),
         }
     }
 }
 
 impl Flags {
+    /// For [`World::pass_time`].
+    pub(crate) fn patient() -> Self {
+        Self {
+            lease: Duration::from_mins(30),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn taking(services: &str) -> Self {
         Self {
             take_over: vec![services.to_owned()],
@@ -236,13 +247,13 @@ impl World {
         let client = self.limited(flags.limits).await;
         let identity = Identity::service_account("onehop-system", "controller");
         let metrics = Metrics::default();
-        let (lease, ms) = (Duration::from_secs(3), Duration::from_millis);
+        let lease = flags.lease;
         let election = Election {
             // Another one for each: the Lease of one that was killed is waited for.
             identity: format!("replica-{:x}", self.clock.now().as_millis()),
             namespace: "default".to_owned(),
             name: Election::lease_name(&install),
-            timing: Timing::new(lease, ms(2000), ms(100)).unwrap(),
+            timing: Timing::new(lease, lease * 2 / 3, Duration::from_millis(100)).unwrap(),
         };
         let app = App {
             provider: Aws::new(client, settings),
@@ -411,6 +422,19 @@ impl World {
                 );
             }
             self.clock.sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Lets time pass without waiting for it, in steps that are short for what is under way. On a runtime of one thread
+    /// only.
+    pub(crate) async fn pass_time(&self, time: Duration) {
+        const STEP: Duration = Duration::from_millis(250);
+        let until = self.clock.now() + time;
+        while self.clock.now() < until {
+            tokio::time::pause();
+            tokio::time::advance(STEP).await;
+            tokio::time::resume();
+            self.clock.sleep(Duration::from_millis(5)).await;
         }
     }
 

@@ -107,7 +107,7 @@ async fn aws412_aws506_a_pod_that_waits_for_its_gate_becomes_a_target_and_the_ga
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn aws505_a_gate_of_nobody_is_opened() {
+async fn ai10_aws505_a_gate_of_nobody_is_opened() {
     let world = World::start(POOL).await;
     let controller = world.controller();
     let (gone, theirs) = (gate_of("gone"), gate_of("theirs"));

@@ -48,7 +48,7 @@ fn listed(last: u8, seen: Option<CloudState>, state: TargetState) -> Listed {
 }
 
 #[test]
-fn aws503_a_gate_has_its_ports_name_for_as_long_as_the_port_has_it() {
+fn ai10_aws503_a_gate_has_its_ports_name_for_as_long_as_the_port_has_it() {
     let service = ServiceKey::new("shop-eu-west", "web");
     let of = |install: &str, service: &ServiceKey, port, key: &PortKey| {
         name(&install.into(), service, port, key)

@@ -1,0 +1,137 @@
+//! Problems that users of aws-load-balancer-controller have reported (section 18), as far as the account and the API server
+//! show them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use e2e_cloud::aws::Rights;
+use e2e_cloud::engine::{Engine, TargetState};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+
+use crate::cluster::read;
+use crate::peer::call;
+use crate::world::{Flags, OWN_CLASS, World};
+
+const ELB: &str = "elasticloadbalancing";
+
+fn pods() -> Value {
+    json!({ "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type": "ip" })
+}
+
+/// The values of all elements of this name.
+fn all(xml: &str, name: &str) -> Vec<String> {
+    let element = format!("<{name}>");
+    let texts = xml.split(element.as_str()).skip(1);
+    let values = texts.filter_map(|rest| rest.split('<').next());
+    values.map(str::to_owned).collect()
+}
+
+fn arns(world: &World, action: &str, name: &str) -> Vec<String> {
+    all(&call(&world.aws, ELB, action, &[]), name)
+}
+
+fn balancers(world: &World) -> Vec<String> {
+    arns(world, "DescribeLoadBalancers", "LoadBalancerArn")
+}
+
+/// The pods that are targets.
+fn targets(world: &World) -> BTreeSet<u8> {
+    let inventory = world.cloud.look(Engine::inventory);
+    let targets = inventory.groups.iter().flat_map(|(_, targets)| targets);
+    let here = targets.filter(|t| !matches!(t.state, TargetState::Draining | TargetState::Unused));
+    here.filter_map(|t| match t.target.ip() {
+        std::net::IpAddr::V4(address) => Some(address.octets()[3]),
+        std::net::IpAddr::V6(_) => None,
+    })
+    .collect()
+}
+
+/// A Service with two targets that serves.
+async fn served() -> World {
+    let world = World::start().await;
+    world.endpoints("web", &[1, 2]).await;
+    world
+}
+
+async fn serves(world: &World) {
+    world
+        .eventually("two targets are in", async |w| {
+            targets(w) == [1, 2].into() && balancers(w).len() == 1
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn ai08_aws511_aws843_a_refusal_that_lasted_long_delays_nothing_by_more_than_half_a_minute() {
+    let world = served().await;
+    let _controller = world.controller(Flags::patient()).await;
+    world.service("web", OWN_CLASS, pods()).await;
+    serves(&world).await;
+    let policy = include_str!("../../../charts/onehop/files/aws-iam-policy.json");
+    let Rights::Only(mut actions) = Rights::of_policy(&serde_json::from_str(policy).unwrap())
+    else {
+        panic!("the policy allows everything");
+    };
+    actions.remove("elasticloadbalancing:RegisterTargets");
+    world.aws.set_rights(Rights::Only(actions));
+    world.endpoints("web", &[1, 2, 3]).await;
+    // Long enough for every pause to have grown as far as it does.
+    world.pass_time(Duration::from_mins(4)).await;
+    assert_eq!(targets(&world), [1, 2].into(), "AWS-843");
+    world.aws.set_rights(Rights::All);
+    world.pass_time(Duration::from_secs(31)).await;
+    assert_eq!(targets(&world), [1, 2, 3].into(), "AI-08, AWS-511");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ai19_ai23_aws410_aws411_addresses_of_the_groups_family_count_whoever_made_their_slices() {
+    let world = World::start().await;
+    let _controller = world.controller(Flags::default()).await;
+    let service = json!({
+        "metadata": { "name": "web", "annotations": pods() },
+        "spec": {
+            "type": "LoadBalancer", "loadBalancerClass": OWN_CLASS,
+            "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }],
+        },
+    });
+    let services = world.api::<Service>();
+    services
+        .create(&PostParams::default(), &read(service))
+        .await
+        .unwrap();
+    // No selector and no pod: hands made both slices.
+    for (family, addresses) in [
+        ("IPv4", ["10.244.1.1", "10.244.1.2"]),
+        ("IPv6", ["fd00::1", "fd00::2"]),
+    ] {
+        let slice = json!({
+            "metadata": {
+                "name": format!("by-hand-{}", family.to_lowercase()),
+                "labels": { "kubernetes.io/service-name": "web" },
+            },
+            "addressType": family,
+            "endpoints": addresses.map(|address| json!({
+                "addresses": [address], "conditions": { "ready": true },
+            })),
+            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
+        });
+        let slices = world.api::<EndpointSlice>();
+        slices
+            .create(&PostParams::default(), &read(slice))
+            .await
+            .unwrap();
+    }
+    serves(&world).await;
+    world.quiet(Duration::from_secs(1)).await;
+    let inventory = world.cloud.look(Engine::inventory);
+    let all = inventory.groups.iter().flat_map(|(_, targets)| targets);
+    assert!(all.clone().count() == 2, "AI-23, AWS-411");
+    assert!(all.clone().all(|t| t.target.is_ipv4()), "AI-19, AWS-410");
+    // AI-19: and nothing of the other family was even tried.
+    let told = world.told("web").await;
+    let refused = told.iter().any(|(reason, _)| reason == "TargetInvalid");
+    assert!(!refused, "AI-19: {told:?}");
+}
