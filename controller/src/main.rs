@@ -145,6 +145,7 @@ async fn on_azure(
         azure::client::Client::new(azure.access, azure.settings.clone(), app.clock, caller);
     let client = client.context("provider azure")?;
     let client = client.with_leases(app.client.clone());
+    let client = client.with_metrics(&app.metrics);
     let provider = Azure::new(client, azure.settings);
     app.over(provider).run(stop, phase).boxed().await?;
     Ok(())

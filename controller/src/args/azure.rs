@@ -77,6 +77,12 @@ pub(super) struct AzureArgs {
     /// Its resource group; default: that of the virtual network (provider azure).
     #[arg(long, env = "ONEHOP_AZURE_SECURITY_GROUP_RESOURCE_GROUP")]
     azure_security_group_resource_group: Option<String>,
+    /// Network security group of the pods' subnet, where that has one of its own (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_POD_SECURITY_GROUP")]
+    azure_pod_security_group: Option<String>,
+    /// Its resource group; default: that of the virtual network (provider azure).
+    #[arg(long, env = "ONEHOP_AZURE_POD_SECURITY_GROUP_RESOURCE_GROUP")]
+    azure_pod_security_group_resource_group: Option<String>,
     /// Ranges of pods that have addresses of the virtual network, by commas; without one pods are reached through
     /// their nodes (provider azure).
     #[arg(long, env = "ONEHOP_AZURE_POD_PREFIXES", value_delimiter = ',')]
@@ -304,6 +310,12 @@ impl AzureArgs {
             resource_group: group_of.unwrap_or_else(|| vnet_resource_group.clone()),
             name,
         });
+        let of_pods = first(&[&self.azure_pod_security_group_resource_group]);
+        let pod_security_group =
+            first(&[&self.azure_pod_security_group]).map(|name| SecurityGroup {
+                resource_group: of_pods.unwrap_or_else(|| vnet_resource_group.clone()),
+                name,
+            });
         Place {
             subscription,
             location,
@@ -313,6 +325,7 @@ impl AzureArgs {
             vnet_resource_group,
             subnet,
             security_group,
+            pod_security_group,
             resource_group: resource_group.to_lowercase(),
             node_resource_group: first(&[&self.azure_node_resource_group]),
         }
@@ -440,7 +453,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::cloud::azure::settings::Kind;
+    use crate::cloud::azure::settings::{Kind, Side};
 
     const FILE: &str = r#"{
         "tenantId": "t", "subscriptionId": "s", "resourceGroup": "MC_Group", "location": "westus", "vnetName": "v",
@@ -480,6 +493,29 @@ mod tests {
         let config = resolve(args, yaml).unwrap();
         assert_eq!(config.settings.place.vnet, "mine");
         assert_eq!(config.settings.place.security_group, None);
+    }
+
+    #[test]
+    fn az216_the_pods_subnet_may_have_a_security_group_of_its_own() {
+        let args = AzureArgs {
+            azure_pod_security_group: Some("pods".to_owned()),
+            ..AzureArgs::default()
+        };
+        let place = resolve(args.clone(), FILE).unwrap().settings.place;
+        let of = |resource_group: &str| SecurityGroup {
+            resource_group: resource_group.to_owned(),
+            name: "pods".to_owned(),
+        };
+        assert_eq!(place.group(Side::Pods), Some(&of("MC_Group")));
+        assert_ne!(place.group(Side::Nodes), place.group(Side::Pods));
+        let elsewhere = AzureArgs {
+            azure_pod_security_group_resource_group: Some("net".to_owned()),
+            ..args
+        };
+        let place = resolve(elsewhere, FILE).unwrap().settings.place;
+        assert_eq!(place.group(Side::Pods), Some(&of("net")));
+        let none = resolve(AzureArgs::default(), FILE).unwrap().settings.place;
+        assert_eq!(none.group(Side::Pods), None);
     }
 
     #[test]

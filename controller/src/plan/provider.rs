@@ -316,6 +316,12 @@ pub trait Provider: Send + Sync + 'static {
         first_family(service)
     }
 
+    /// Whether of the nodes only those that host a ready pod of a Service are to be targets of a port of it, since they
+    /// stand in for the pods (AZ-254). Pure.
+    fn only_nodes_with_pods(&self, _spec: &LoadBalancerSpec, _port: &PortKey) -> bool {
+        false
+    }
+
     /// Notes an address in use, before the first one is given; the answer is who has it already and
     /// may not share it. Pure but for the book.
     fn restore(&self, found: Found<'_>, book: &mut AddressBook) -> Result<(), Holder>;

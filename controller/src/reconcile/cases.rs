@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use onehop_core::crd::{LoadBalancer, LoadBalancerSpec, SERVICE_FINALIZER};
-use onehop_core::id::{ServiceKey, ServiceUid};
+use onehop_core::id::{PortKey, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_runtime::events::Severity;
 
 use super::memory::Memory;
+use super::nodes_for_pods::nodes_for_pods;
 use super::pod_health::wait_for_agents;
 use super::{Reconciler, lock};
 use crate::index::KnownService;
@@ -180,6 +181,8 @@ impl<P: Provider> Reconciler<P> {
                 view: memory.view,
             };
             wait_for_agents(&index, &mut intent);
+            let stands_in = |port: &PortKey| self.provider.only_nodes_with_pods(spec, port);
+            nodes_for_pods(&index, &mut intent, stands_in);
             intents.push(intent);
         }
         intents

@@ -15,6 +15,7 @@ mod injection;
 mod lanes;
 mod memory;
 mod nodes;
+mod nodes_for_pods;
 mod pace;
 mod pass;
 mod pod_health;

@@ -124,7 +124,7 @@ async fn az009_fc99c_nobody_writes_while_the_other_has_the_lease_and_nobody_lose
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn az009_az016_what_is_in_a_group_of_the_users_needs_no_lease() {
     let world = World::start().await;
     let elsewhere = |settings: &mut Settings| {

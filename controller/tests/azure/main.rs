@@ -9,7 +9,9 @@
 #[path = "../shared/cluster.rs"]
 mod cluster;
 mod economy;
+mod going;
 mod lease;
+mod pods;
 mod scenarios;
 mod stale;
 mod takeover;
@@ -114,7 +116,7 @@ async fn za66_za99_az115_az116_a_service_comes_and_goes_and_at_rest_nothing_is_w
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn az405_az493_az118_every_write_of_what_is_there_has_if_match() {
     let world = World::start().await;
     world.azure.set_faults(Faults {
@@ -185,7 +187,7 @@ async fn az107_az035_az176_az365_a_service_that_azure_refuses_holds_up_nobody_an
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn az409_zi25_a_lost_answer_makes_no_second_one_and_leaks_nothing() {
     let world = World::start().await;
     let _controller = world.controller().await;
@@ -205,7 +207,7 @@ async fn az409_zi25_a_lost_answer_makes_no_second_one_and_leaks_nothing() {
     all_gone(&world, "web").await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn az376_a_claims_challenge_is_answered_with_a_new_token() {
     let world = World::start().await;
     let _controller = world.controller().await;
@@ -309,7 +311,7 @@ async fn za80_az291_pods_come_by_their_addresses_and_leave_down_first() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn az310_az315_a_service_gets_its_second_family_and_loses_it_again() {
     let world = World::start().await;
     let _controller = world.controller().await;
@@ -351,7 +353,7 @@ async fn az310_az315_a_service_gets_its_second_family_and_loses_it_again() {
     all_gone(&world, "web").await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn az184_a_public_ip_in_no_good_state_is_written_as_it_is_and_holds_up_nobody() {
     let world = World::start().await;
     let _controller = world.controller().await;

@@ -41,7 +41,7 @@ use crate::cluster::{self, Endpoint, read};
 const START: Time = Time::from_millis(1_800_000_000_000);
 const CLASS: &str = "onehop.dev/azure";
 /// How long the fake cloud works on a write.
-const OPERATION: Duration = Duration::from_secs(1);
+pub(crate) const OPERATION: Duration = Duration::from_secs(1);
 
 /// Everything but the controller.
 pub(crate) struct World {
@@ -78,6 +78,7 @@ pub(crate) struct Controller {
     stop: CancellationToken,
     task: JoinHandle<Result<(), Lost>>,
     phase: watch::Receiver<Phase>,
+    metrics: Metrics,
 }
 
 impl Controller {
@@ -88,6 +89,13 @@ impl Controller {
             .await
             .unwrap();
         self
+    }
+
+    /// What it says of itself: the value of a metric, by its name with labels.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let page = self.metrics.page();
+        let mut lines = page.lines().filter_map(|line| line.rsplit_once(' '));
+        lines.find(|(known, _)| *known == name)?.1.parse().ok()
     }
 
     /// Ends it where it stands; operations already begun run on in the cloud.
@@ -111,6 +119,7 @@ fn place() -> Place {
             resource_group: "rg".to_owned(),
             name: "nsg".to_owned(),
         }),
+        pod_security_group: None,
         node_resource_group: None,
     }
 }
@@ -251,6 +260,8 @@ impl World {
         let client = ArmClient::new(access, settings.clone(), self.clock, "test").unwrap();
         let identity = Identity::service_account("onehop-system", "controller");
         let client = client.with_leases(self.server.client(&identity));
+        let metrics = Metrics::default();
+        let client = client.with_metrics(&metrics);
         let app = App {
             provider: Azure::new(client, settings),
             client: self.server.client(&identity),
@@ -272,14 +283,20 @@ impl World {
                 pod_health: None,
                 gates: None,
             },
-            metrics: Metrics::default(),
+            metrics: metrics.clone(),
             election: None,
             webhook: None,
         };
         let (sender, phase) = watch::channel(Phase::default());
         let stop = CancellationToken::new();
         let task = tokio::spawn(app.run(stop.clone(), sender));
-        Controller { stop, task, phase }.working().await
+        let controller = Controller {
+            stop,
+            task,
+            phase,
+            metrics,
+        };
+        controller.working().await
     }
 
     pub(crate) fn api<K>(&self) -> Api<K>

@@ -101,7 +101,7 @@ impl<'a> Filled<'a> {
             times.insert(key, since);
         }
         let by_interfaces = document.is_some_and(is_of_interfaces);
-        let shared = pool.mode != TargetMode::Pod;
+        let shared = !names::is_of(&pool.name, &names::base(&intent.spec.service_uid));
         let others = shared && settings.others_pools.contains(&kind);
         Self {
             settings,

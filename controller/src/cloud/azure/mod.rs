@@ -37,7 +37,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use onehop_core::crd::LoadBalancerSpec;
-use onehop_core::id::{IpFamily, ServiceKey, ServiceUid};
+use onehop_core::id::{IpFamily, PortKey, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -52,7 +52,7 @@ use crate::lease::Fence;
 use crate::plan::custody::{Custody, Release};
 use crate::plan::{
     Effect, Existing, Found, Giver, Intent, Listed, Look, Market, MissingRight, Named, Numbers,
-    Outcome, Placed, Plan, Provider, Resolution,
+    Outcome, Placed, Plan, Programmed, Provider, Resolution,
 };
 
 /// The provider.
@@ -124,7 +124,7 @@ impl Provider for Azure {
             &self.client.documents().public_ips,
         );
         if refusal.is_none() {
-            self.client.wishes(&service.key, spec);
+            self.client.wishes_now(&service.key, spec);
         }
         Placed { refusal, ..placed }
     }
@@ -142,6 +142,12 @@ impl Provider for Azure {
     /// its part, not by a list without members.
     fn target_families(&self, _service: &ServiceSpec, _addresses: &[IpAddr]) -> Vec<IpFamily> {
         IpFamily::ALL.to_vec()
+    }
+
+    fn only_nodes_with_pods(&self, spec: &LoadBalancerSpec, port: &PortKey) -> bool {
+        let wishes = model::wishes(spec);
+        let mut ports = spec.ports.iter();
+        ports.any(|it| it.key() == *port && part::has_own_pool(&wishes, it))
     }
 
     async fn missing_rights(&self) -> Vec<MissingRight> {
@@ -175,10 +181,11 @@ impl Provider for Azure {
         let bases = seen.bases(&self.settings);
         let balancers = seen.documents.balancers.values();
         let pools = balancers.flat_map(|balancer| children(balancer, POOLS));
+        // Of nodes nobody asks what became of them.
         let own = pools.filter(|pool| {
             bases
                 .iter()
-                .any(|base| names::is_of(document::name(pool), base))
+                .any(|base| names::is_pod_pool(document::name(pool), base))
         });
         own.flat_map(|pool| children(pool, MEMBERS))
             .filter_map(balancer::member_address)
@@ -266,7 +273,12 @@ impl Provider for Azure {
     }
 
     fn outcome(&self, intent: &Intent, seen: &Observed, now: Time) -> Outcome {
-        outcome::outcome(&self.settings, intent, seen, now)
+        let outcome = outcome::outcome(&self.settings, intent, seen, now);
+        let served = outcome.ports.values().any(|port| port.healthy > 0);
+        if served && outcome.programmed == Programmed::Yes {
+            self.client.served(&intent.service);
+        }
+        outcome
     }
 
     fn left_of(&self, _service: &ServiceKey, seen: &Observed) -> BTreeSet<ServiceUid> {

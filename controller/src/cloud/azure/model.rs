@@ -20,7 +20,7 @@ use super::part::{self, Address, Makings, Part};
 use super::public_ip::{Asker, address_of, kept_for, version_of};
 use super::rights::Missing;
 use super::security::{self, Addresses, Demand};
-use super::settings::{Kind, Settings};
+use super::settings::{Kind, Settings, Side};
 use super::switch;
 use crate::plan::Refusal;
 
@@ -33,6 +33,8 @@ pub struct Documents {
     pub public_ips: Vec<Value>,
     /// The network security group.
     pub security: Option<Value>,
+    /// That of the pods' subnet, where it has its own (AZ-216).
+    pub pod_security: Option<Value>,
 }
 
 /// Since when members are as they are, as far as this process knows: Azure does not say (AZ-292).
@@ -156,6 +158,14 @@ pub enum Rules {
 }
 
 impl Documents {
+    /// The security group of a side.
+    pub const fn group(&self, side: Side) -> Option<&Value> {
+        match side {
+            Side::Nodes => self.security.as_ref(),
+            Side::Pods => self.pod_security.as_ref(),
+        }
+    }
+
     /// Ids of IPv6 public IPs, in lower case.
     pub fn ipv6(&self) -> BTreeSet<String> {
         let all = self.public_ips.iter();
@@ -177,8 +187,10 @@ impl Observed {
     /// Whether the rules let in who may connect to one Service.
     pub fn lets_in(&self, settings: &Settings, spec: &LoadBalancerSpec) -> bool {
         let needs = demands_of(settings, &self.service, spec, &self.documents);
-        let document = self.documents.security.as_ref();
-        document.is_none_or(|document| security::lets_in(settings, document, &needs))
+        Side::ALL.into_iter().all(|side| {
+            let document = self.documents.group(side);
+            document.is_none_or(|it| security::lets_in(settings, it, &of_side(&needs, side)))
+        })
     }
 
     /// A load balancer.
@@ -443,14 +455,25 @@ pub fn demands(settings: &Settings, roster: &Roster, documents: &Documents) -> V
 
 /// How the rules of the security group stand.
 pub fn rules(settings: &Settings, roster: &Roster, documents: &Documents) -> Rules {
-    let Some(document) = &documents.security else {
-        return Rules::Right;
-    };
-    match security::desired(settings, document, &demands(settings, roster, documents)) {
-        Ok(desired) if security::differs(&desired, document) => Rules::Due,
-        Ok(_) => Rules::Right,
-        Err(refusal) => Rules::Refused(refusal),
+    let demands = demands(settings, roster, documents);
+    let mut all = Rules::Right;
+    for side in Side::ALL {
+        let Some(document) = documents.group(side) else {
+            continue;
+        };
+        match security::desired(settings, document, &of_side(&demands, side)) {
+            Ok(desired) if security::differs(&desired, document) => all = Rules::Due,
+            Ok(_) => {}
+            Err(refusal) => return Rules::Refused(refusal),
+        }
     }
+    all
+}
+
+/// Those that one security group has to let in.
+pub fn of_side(demands: &[Demand], side: Side) -> Vec<Demand> {
+    let of = demands.iter().filter(|demand| demand.side == side);
+    of.cloned().collect()
 }
 
 /// Wishes of a spec, for whoever needs them beside the part.

@@ -151,6 +151,22 @@ pub fn pod_pool(base: &str, port: Option<(Protocol, u16)>, family: IpFamily) -> 
     name
 }
 
+/// Whether a pool has pods of the Service with this base name.
+pub fn is_pod_pool(name: &str, base: &str) -> bool {
+    is_of(name, &format!("{base}-pods"))
+}
+
+/// The pool with the nodes of one Service that host a ready pod of it, where `vip` stands in for `pod` (AZ-132, AZ-254).
+/// With floating IP any number of its ports can be on it.
+pub fn own_node_pool(base: &str, family: IpFamily) -> String {
+    node_pool(&format!("{base}-nodes-1"), family)
+}
+
+/// A port of a Service in one word, as lists of them have it.
+pub fn port_word(protocol: Protocol, port: u16) -> String {
+    format!("{}-{port}", protocol.as_str())
+}
+
 /// Whether a pool holds IPv6 addresses: by the end of its name, in any case (AZ-083).
 pub fn is_ipv6_pool(name: &str) -> bool {
     let start = name.len().saturating_sub(IPV6.len());
@@ -324,6 +340,14 @@ mod tests {
         assert_eq!(pod_pool("atest1", None, IpFamily::V4), "atest1-pods-1");
         let longest = pod_pool(&"a".repeat(32), Some((Protocol::Sctp, 65535)), IpFamily::V6);
         assert!(longest.len() <= 80, "AZ-098: {longest}");
+    }
+
+    #[test]
+    fn az095_az132_own_pools_of_nodes() {
+        let of = |family| own_node_pool(&based(), family);
+        assert_eq!(of(IpFamily::V4), format!("{}-nodes-1", based()));
+        assert_eq!(of(IpFamily::V6), format!("{}-nodes-1-IPv6", based()));
+        assert!(is_ipv6_pool(&of(IpFamily::V6)) && is_of(&of(IpFamily::V4), &based()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onehop_core::crd::TargetState;
+use onehop_core::crd::{LoadBalancerPort, TargetMode, TargetState};
 use onehop_core::time::Time;
 
 use super::balancer::{conflict, has_part, is_ours, is_there, room};
@@ -10,7 +10,8 @@ use super::document::{POOLS, child, text};
 use super::grace;
 use super::members::Filled;
 use super::model::{Built, Observed, Rules, addresses, build, wishes};
-use super::part::Pool;
+use super::names;
+use super::part::{Pool, has_own_pool};
 use super::rights::{locked, notices};
 use super::settings::Settings;
 use super::takeover;
@@ -142,18 +143,23 @@ fn fill(
     }
 }
 
-/// Ports of a Service that are on a pool: those of its mode.
+/// Ports of a Service that are on a pool: those of its mode, with or without a pool of the Service's own like it.
 fn ports_of<'a>(
     intent: &'a Intent,
     pool: &'a Pool,
 ) -> impl Iterator<Item = onehop_core::id::PortKey> + 'a {
-    let same = |port: &&onehop_core::crd::LoadBalancerPort| port.mode == pool.mode;
+    let asked = wishes(&intent.spec);
+    let own = names::is_of(&pool.name, &names::base(&intent.spec.service_uid));
+    let same = move |port: &&LoadBalancerPort| {
+        let apart = pool.mode == TargetMode::Vip && has_own_pool(&asked, port) != own;
+        port.mode == pool.mode && !apart
+    };
     intent
         .spec
         .ports
         .iter()
         .filter(same)
-        .map(onehop_core::crd::LoadBalancerPort::key)
+        .map(LoadBalancerPort::key)
 }
 
 /// Every target of every pool, and those that are about to be registered (K-20).

@@ -193,6 +193,12 @@ fn backend_port(port: &LoadBalancerPort) -> Option<u16> {
     }
 }
 
+/// Whether the nodes with ready pods of its Service are a pool of their own for a port (AZ-132).
+pub fn has_own_pool(wishes: &Wishes, port: &LoadBalancerPort) -> bool {
+    let word = names::port_word(port.protocol, port.port);
+    port.mode == TargetMode::Vip && wishes.own_pools.contains(&word)
+}
+
 /// One family of a part.
 struct Side<'a> {
     settings: &'a Settings,
@@ -255,6 +261,7 @@ impl Side<'_> {
                 let port = apart.then_some((port.protocol, port.port));
                 names::pod_pool(base, port, self.family)
             }
+            _ if has_own_pool(self.makings.wishes, port) => names::own_node_pool(base, self.family),
             _ => names::node_pool(owner, self.family),
         };
         Pool {

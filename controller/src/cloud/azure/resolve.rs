@@ -55,7 +55,7 @@ pub fn resolve(
     last_good: Option<&LoadBalancerSpec>,
 ) -> Resolution {
     let last_good = last_good.filter(|spec| spec.service_uid == service.uid);
-    let (wishes, problems) = annotations::parse(service);
+    let (mut wishes, problems) = annotations::parse(service);
     let mut refusals: Vec<Refusal> = problems
         .iter()
         .map(|problem| refusal(problem.reason, problem.to_string()))
@@ -78,7 +78,8 @@ pub fn resolve(
     }
     refusals.extend(security_group(settings, &wishes));
     let families = families(service);
-    let mut ports = Vec::new();
+    let before = last_good.map(annotations::of_options);
+    let (mut ports, mut own_pools) = (Vec::new(), Vec::new());
     for port in &service.ports {
         if wishes
             .ports
@@ -93,8 +94,22 @@ pub fn resolve(
             wishes: &wishes,
             families: &families,
         };
-        match one.port(port, last_good, &mut notices) {
-            Ok(port) => ports.push(port),
+        let live = last_good.and_then(|spec| spec.ports.iter().find(|p| p.key() == port.key));
+        match one.port(port, live, &mut notices) {
+            Ok((port, stand_in)) => {
+                let word = |port: &LoadBalancerPort| names::port_word(port.protocol, port.port);
+                let had = |live| {
+                    before
+                        .as_ref()
+                        .is_some_and(|it| it.own_pools.contains(&word(live)))
+                };
+                // What a live one has it keeps (K-50).
+                let vip = |port: &LoadBalancerPort| port.mode == TargetMode::Vip;
+                if stand_in.unwrap_or_else(|| vip(&port) && live.is_some_and(had)) {
+                    own_pools.push(word(&port));
+                }
+                ports.push(port);
+            }
             Err(why) => refusals.push(refusal(
                 why.reason,
                 format!("port {}: {}", port.key, why.message),
@@ -107,6 +122,11 @@ pub fn resolve(
             refusals,
             notices,
         };
+    }
+    if !own_pools.is_empty() {
+        let key = keys::SPEC_OWN_POOLS.to_owned();
+        let list = own_pools.join(",");
+        wishes.origins.push((key.clone(), list, key));
     }
     notices.sort_by(|a, b| (a.reason, &a.message).cmp(&(b.reason, &b.message)));
     notices.dedup();
@@ -200,19 +220,19 @@ struct One<'a> {
 }
 
 impl One<'_> {
+    /// The port and, unless that is as it was, whether nodes stand in for pods there.
     fn port(
         &self,
         port: &ServicePort,
-        last_good: Option<&LoadBalancerSpec>,
+        live: Option<&LoadBalancerPort>,
         notices: &mut Vec<Notice>,
-    ) -> Result<LoadBalancerPort, Refusal> {
+    ) -> Result<(LoadBalancerPort, Option<bool>), Refusal> {
         if port.key.protocol == Protocol::Sctp {
             let message = "Azure's load balancer has no SCTP rules for public frontends, and this version makes none for \
                            private ones";
             return Err(refusal("ProtocolUnsupported", message.to_owned()));
         }
-        let live = last_good.and_then(|spec| spec.ports.iter().find(|p| p.key() == port.key));
-        let mode = self.mode(port, live.map(|p| p.mode), notices)?;
+        let (mode, stand_in) = self.mode(port, live.map(|p| p.mode), notices)?;
         let health = health::check(
             self.settings,
             self.service,
@@ -220,7 +240,7 @@ impl One<'_> {
             self.wishes,
             notices,
         )?;
-        Ok(LoadBalancerPort {
+        let port = LoadBalancerPort {
             name: port.key.name.clone(),
             protocol: port.key.protocol,
             port: port.port,
@@ -232,7 +252,8 @@ impl One<'_> {
             node_port: port.node_port.filter(|_| mode == TargetMode::Node),
             client_ip: ClientIp::Preserve,
             health,
-        })
+        };
+        Ok((port, stand_in))
     }
 
     /// AZ-055, AZ-130 to AZ-140, AZ-252: explicit modes that are impossible are refused, default ones passed over with
@@ -242,7 +263,7 @@ impl One<'_> {
         port: &ServicePort,
         live: Option<TargetMode>,
         notices: &mut Vec<Notice>,
-    ) -> Result<TargetMode, Refusal> {
+    ) -> Result<(TargetMode, Option<bool>), Refusal> {
         let explicit = if self.wishes.no_floating {
             Some(TargetMode::Node)
         } else {
@@ -267,9 +288,12 @@ impl One<'_> {
             vip: self.no_vip(),
             pod: self.no_pod(port),
         };
-        let (mode, denied) = match target::choose(wish, &obstacles, live) {
-            Choice::Use { mode, instead_of } => (mode, instead_of),
-            Choice::Keep { mode, instead_of } => (mode, vec![instead_of]),
+        let (mode, denied, stand_in) = match target::choose(wish, &obstacles, live) {
+            Choice::Use { mode, instead_of } => {
+                let no_pod = instead_of.iter().any(|it| it.mode == TargetMode::Pod);
+                (mode, instead_of, Some(no_pod && mode == TargetMode::Vip))
+            }
+            Choice::Keep { mode, instead_of } => (mode, vec![instead_of], None),
             Choice::Refused(denied) => {
                 return Err(refusal("TargetModeImpossible", self.reasons(&denied)));
             }
@@ -278,7 +302,7 @@ impl One<'_> {
             let message = format!("target mode {mode} is used: {}", self.reasons(&denied));
             notices.push(notice("TargetModeFallback", message));
         }
-        Ok(mode)
+        Ok((mode, stand_in))
     }
 
     fn reasons(&self, denied: &[Denied]) -> String {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::annotations::Wishes;
 use super::document::at;
-use super::settings::Settings;
+use super::settings::{Settings, Side};
 use crate::plan::{Notice, Refusal};
 
 /// Which Services need a place.
@@ -99,7 +99,7 @@ pub fn places(settings: &Settings) -> Vec<Place> {
             &["Microsoft.Network/virtualNetworks/subnets/join/action"],
         ),
     ];
-    if let Some(group) = &place.security_group {
+    for group in Side::ALL.into_iter().filter_map(|side| place.group(side)) {
         places.push(of(
             &place.security_group_id(group),
             Needed::ByRules,

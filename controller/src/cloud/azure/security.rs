@@ -16,7 +16,7 @@ use super::document::{
 };
 use super::names;
 use super::resolve::Flavour;
-use super::settings::Settings;
+use super::settings::{Settings, Side};
 use crate::plan::Refusal;
 
 /// Band of priorities in which rules of ours are (AZ-201), and where both kinds begin (AZ-202).
@@ -48,6 +48,8 @@ pub struct Demand {
     pub probes: BTreeSet<u16>,
     /// Whose rules they are: those of targets that are pods are never the peer's (AZ-097).
     pub naming: Flavour,
+    /// The security group that has to let them in.
+    pub side: Side,
 }
 
 /// A destination, in order of family.
@@ -155,6 +157,10 @@ pub fn demands(
                 sources: sources.clone(),
                 deny_rest,
                 probes: health.collect(),
+                side: match (mode, &settings.place.pod_security_group) {
+                    (TargetMode::Pod, Some(_)) => Side::Pods,
+                    _ => Side::Nodes,
+                },
                 naming: match mode {
                     TargetMode::Pod => Flavour::Own,
                     _ => settings.naming(spec.class.as_deref()),

@@ -119,6 +119,8 @@ pub struct Place {
     pub subnet: String,
     /// The network security group; none if there is none that we may write (AZ-018).
     pub security_group: Option<SecurityGroup>,
+    /// The one of the pods' subnet, where that has its own (AZ-216).
+    pub pod_security_group: Option<SecurityGroup>,
     /// The node resource group of AKS, if anything of it is written: what is there is written under AKS's lease (AZ-009).
     pub node_resource_group: Option<String>,
 }
@@ -130,6 +132,21 @@ pub struct SecurityGroup {
     pub resource_group: String,
     /// Its name.
     pub name: String,
+}
+
+/// What a network security group stands before (AZ-216).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// Frontends and nodes, and pods in their subnet.
+    #[default]
+    Nodes,
+    /// Pods in a subnet of their own.
+    Pods,
+}
+
+impl Side {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Nodes, Self::Pods];
 }
 
 /// Which of our load balancers.
@@ -201,6 +218,14 @@ impl Place {
             self.vnet_id(),
             name.unwrap_or(&self.subnet)
         )
+    }
+
+    /// The network security group of a side, if it has one that we may write.
+    pub const fn group(&self, side: Side) -> Option<&SecurityGroup> {
+        match side {
+            Side::Nodes => self.security_group.as_ref(),
+            Side::Pods => self.pod_security_group.as_ref(),
+        }
     }
 
     /// Resource id of a network security group.

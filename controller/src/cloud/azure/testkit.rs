@@ -36,6 +36,7 @@ pub(super) fn settings() -> Settings {
                 resource_group: "rg".to_owned(),
                 name: "nsg".to_owned(),
             }),
+            pod_security_group: None,
             node_resource_group: None,
         },
         pod_prefixes: vec!["10.1.0.0/16".parse().unwrap()],

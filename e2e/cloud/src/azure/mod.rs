@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use axum::Router;
 use ipnet::{IpNet, Ipv4Net};
+use onehop_core::time::Time;
 use serde_json::Value;
 
 use crate::cloud::Cloud;
@@ -79,9 +80,23 @@ pub struct Request {
     pub before: Option<Value>,
     /// Status of the answer.
     pub status: u16,
+    /// When, in time of the cloud.
+    pub at: Time,
 }
 
-/// What the cloud does that it should not.
+/// How a PUT says that it goes on after its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GoesOn {
+    /// By the URL of an operation (AZ-360).
+    #[default]
+    Operation,
+    /// By its own `provisioningState`, and no header (AZ-362).
+    Resource,
+    /// By 202 and a URL that answers so until it is done (AZ-363).
+    Location,
+}
+
+/// What the cloud does that it should not, or not always.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// Refuses writes of existing resources without `If-Match` (AZ-493).
@@ -94,6 +109,8 @@ pub struct Faults {
     pub lose_answer: Vec<String>,
     /// The next answer asks for a token with claims (AZ-376).
     pub challenge: bool,
+    /// How writes say that they go on.
+    pub goes_on: GoesOn,
     /// Actions that the caller may not do.
     pub denied: Vec<String>,
     /// Deny assignments: scope, and a pattern of actions there (AZ-496).

@@ -156,7 +156,7 @@ impl Subscription {
         self.allowed(ask, &target)?;
         let before = self.shown(&target);
         let answer = match ask.method {
-            Method::GET => return self.read(ask, &target),
+            Method::GET => return self.read(ask, &target, now),
             Method::PUT => self.put(ask, &target, engine, now),
             Method::DELETE => self.delete(ask, &target, engine, now),
             _ => Err(Refusal::new(
@@ -176,6 +176,7 @@ impl Subscription {
             body: ask.body.clone(),
             before,
             status: status.as_u16(),
+            at: now,
         });
         answer
     }
@@ -230,7 +231,7 @@ impl Subscription {
         }
     }
 
-    fn read(&self, ask: &Ask, target: &Target) -> Result<Answer, Refusal> {
+    fn read(&self, ask: &Ask, target: &Target, now: Time) -> Result<Answer, Refusal> {
         if ask.path.ends_with(&target.kind) {
             return Ok(self.page(ask, target));
         }
@@ -242,6 +243,9 @@ impl Subscription {
             _ => Refusal::not_found(&target.id),
         })?;
         let mut answer = Answer::of(StatusCode::OK, document);
+        if let Some(state) = self.state_of(&target.id, now) {
+            answer.body["properties"]["provisioningState"] = json!(state);
+        }
         let etag = answer.body["etag"].as_str().unwrap_or_default().to_owned();
         answer.headers.push((axum::http::header::ETAG, etag));
         Ok(answer)

@@ -35,7 +35,16 @@ pub(super) async fn handle(
         uri,
         headers,
     };
-    match answer(&azure, &ask, &body) {
+    let mut response = response(answer(&azure, &ask, &body));
+    for (name, left) in azure.subscription().left() {
+        let name = HeaderName::from_static(name);
+        response.headers_mut().insert(name, left.into());
+    }
+    response
+}
+
+fn response(answer: Result<Answer, Refusal>) -> Response {
+    match answer {
         Ok(answer) => respond(answer),
         Err(refusal) if refusal.status == StatusCode::UNAUTHORIZED => {
             let mut response = (refusal.status, axum::Json(refusal.body())).into_response();

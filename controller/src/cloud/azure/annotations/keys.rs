@@ -12,6 +12,8 @@ pub const SPEC_RANGES: &str = "spec.loadBalancerSourceRanges";
 pub const SPEC_ADDRESS: &str = "spec.loadBalancerIP";
 /// Option with `spec.sessionAffinity`.
 pub const SPEC_AFFINITY: &str = "spec.sessionAffinity";
+/// Option with the ports for which nodes stand in for pods: what a live load balancer has is not chosen anew (K-50).
+pub const SPEC_OWN_POOLS: &str = "spec.ports.ownPool";
 
 /// AZ-040.
 pub const INTERNAL: &str = "azure-load-balancer-internal";

@@ -62,6 +62,8 @@ pub struct Wishes {
     pub ports: BTreeMap<u16, PortWish>,
     /// Whether flows of one client go to one target.
     pub affinity: bool,
+    /// Ports for which nodes with ready pods stand in for the pods (AZ-132): never of an annotation.
+    pub own_pools: BTreeSet<String>,
     /// What is worth saying although nothing is wrong.
     pub hints: Vec<Hint>,
     /// Option (the key without prefix), value and where it came from.
@@ -290,6 +292,7 @@ fn read(values: &BTreeMap<String, String>) -> (Wishes, Vec<Problem>, BTreeSet<St
             _ => keys::PROBE_COUNT.to_owned(),
         }),
         affinity: reader.take(keys::SPEC_AFFINITY).is_some(),
+        own_pools: reader.list(keys::SPEC_OWN_POOLS).into_iter().collect(),
         ..Wishes::default()
     };
     // Read only when internal (AZ-041).

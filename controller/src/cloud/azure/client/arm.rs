@@ -13,6 +13,7 @@ use reqwest::{Response, Url};
 use serde_json::Value;
 
 use super::error::Refused;
+use super::measures::Measures;
 use super::throttle::{Direction, Throttle, Way};
 use super::token::Tokens;
 use crate::cloud::azure::document::text;
@@ -46,6 +47,7 @@ pub(super) struct Arm {
     tokens: Tokens,
     clock: Clock,
     throttle: Mutex<Throttle>,
+    measures: Measures,
 }
 
 /// A write.
@@ -99,12 +101,18 @@ enum Looked {
 impl Arm {
     pub(super) fn new(http: reqwest::Client, base: Url, tokens: Tokens, clock: Clock) -> Self {
         Self {
+            measures: Measures::default(),
             http,
             base,
             tokens,
             clock,
             throttle: Mutex::default(),
         }
+    }
+
+    /// With metrics of what is asked.
+    pub(super) fn measured_by(&mut self, measures: Measures) {
+        self.measures = measures;
     }
 
     /// A document, if it is there.
@@ -151,6 +159,14 @@ impl Arm {
 
     /// Makes one write and waits for its operation.
     pub(super) async fn write(&self, write: &Write<'_>, fence: &Fence) -> Result<(), Failed> {
+        let begun = self.clock.now();
+        let written = self.write_unmeasured(write, fence).await;
+        let took = self.clock.now().since(begun);
+        self.measures.wrote(write.id, took, written.is_ok());
+        written
+    }
+
+    async fn write_unmeasured(&self, write: &Write<'_>, fence: &Fence) -> Result<(), Failed> {
         let method = if write.body.is_some() {
             Method::PUT
         } else {
@@ -215,12 +231,16 @@ impl Arm {
                 )
                 .await;
         }
-        if write.body.is_some() && !is_terminal(&body) {
-            return self
-                .wait(Awaited::Resource(write.id), None, write.tried)
-                .await;
+        if write.body.is_none() {
+            return Ok(());
         }
-        Ok(())
+        match state_of(&body)? {
+            Looked::Done => Ok(()),
+            Looked::GoesOn(_) => {
+                let resource = Awaited::Resource(write.id);
+                self.wait(resource, None, write.tried).await
+            }
+        }
     }
 
     /// Looks until there is an end. Looks that get no answer are made again: the operation goes on without us.
@@ -265,22 +285,16 @@ impl Arm {
             .await
             .map_err(Failed::Lost)?;
         let (status, headers, body) = read(answer, tried).await?;
-        let state = match awaited {
-            Awaited::Operation(_) => text(&body, &["status"]),
-            Awaited::Resource(_) => {
-                text(&body, &["properties", "provisioningState"]).or(Some("Succeeded"))
-            }
-            Awaited::Location(_) if status == StatusCode::ACCEPTED => None,
-            Awaited::Location(_) => Some("Succeeded"),
+        let looked = match awaited {
+            Awaited::Operation(_) => judged(text(&body, &["status"]), &body)?,
+            Awaited::Resource(_) => state_of(&body)?,
+            Awaited::Location(_) if status == StatusCode::ACCEPTED => Looked::GoesOn(None),
+            Awaited::Location(_) => Looked::Done,
         };
-        match state {
-            Some("Succeeded") => Ok(Looked::Done),
-            // What failed after it was accepted is refused for what it says.
-            Some("Failed" | "Canceled") => {
-                Err(Failed::Refused(Refused::read(BAD_REQUEST, &body, None)))
-            }
-            _ => Ok(Looked::GoesOn(retry_after(&headers))),
-        }
+        Ok(match looked {
+            Looked::Done => Looked::Done,
+            Looked::GoesOn(_) => Looked::GoesOn(retry_after(&headers)),
+        })
     }
 
     /// One request, with a new token and once more where ARM asks for claims (AZ-376).
@@ -317,6 +331,8 @@ impl Arm {
             let lost =
                 |error: reqwest::Error| CloudError::new(Class::Transient, tried, said(&error));
             let answer = answer.map_err(lost)?;
+            self.measures
+                .answered(answer.status().as_u16(), answer.headers());
             if answer.status() == StatusCode::TOO_MANY_REQUESTS {
                 let after = retry_after(answer.headers());
                 self.throttle()
@@ -397,9 +413,22 @@ impl Refused {
     }
 }
 
-fn is_terminal(body: &Value) -> bool {
-    let state = text(body, &["properties", "provisioningState"]);
-    state.is_none_or(|state| ["Succeeded", "Failed", "Canceled"].contains(&state))
+/// What a resource says of its own last write, where no header tells (AZ-362); one without a state is as it was asked to
+/// be.
+fn state_of(resource: &Value) -> Result<Looked, Failed> {
+    let state = text(resource, &["properties", "provisioningState"]).unwrap_or("Succeeded");
+    // A resource does not say why.
+    let said = serde_json::json!({"code": state, "message": "so says its provisioningState"});
+    judged(Some(state), &said)
+}
+
+/// What failed after it was accepted is refused for what is said about it (AZ-365).
+fn judged(state: Option<&str>, said: &Value) -> Result<Looked, Failed> {
+    match state {
+        Some("Succeeded") => Ok(Looked::Done),
+        Some("Failed" | "Canceled") => Err(Failed::Refused(Refused::read(BAD_REQUEST, said, None))),
+        _ => Ok(Looked::GoesOn(None)),
+    }
 }
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {

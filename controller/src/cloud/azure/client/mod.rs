@@ -3,6 +3,7 @@
 mod arm;
 mod error;
 mod locker;
+mod measures;
 mod store;
 mod throttle;
 mod token;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use onehop_core::crd::LoadBalancerSpec;
 use onehop_core::id::{ServiceKey, ServiceUid};
 use onehop_runtime::clock::Clock;
+use onehop_runtime::metrics::Metrics;
 use reqwest::Url;
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -23,6 +25,7 @@ use tokio::sync::Mutex;
 use self::arm::{Arm, Failed, Write};
 use self::error::Then;
 use self::locker::{Last, Locker};
+use self::measures::Measures;
 use self::store::Store;
 use self::token::Tokens;
 use self::writer::{Done, Joined, Pile};
@@ -32,7 +35,7 @@ use super::model::{Documents, Observed, Rules, rules};
 use super::names;
 use super::public_ip::{self, address_of, services_of};
 use super::rights::{self, Missing, Shown};
-use super::settings::{Kind, Settings};
+use super::settings::{Kind, Settings, Side};
 use super::step::AzureStep;
 use crate::cloud::{Class, CloudError, https};
 use crate::lease::Fence;
@@ -68,8 +71,9 @@ pub struct Client {
     store: Store,
     reading: Mutex<()>,
     balancers: BTreeMap<Kind, Pile<Wish>>,
-    rules: Pile<()>,
+    rules: BTreeMap<Side, Pile<()>>,
     locker: Option<Locker>,
+    measures: Measures,
 }
 
 /// What a step wants of a load balancer.
@@ -115,8 +119,9 @@ impl Client {
             store: Store::default(),
             reading: Mutex::default(),
             balancers: Kind::ALL.map(|kind| (kind, Pile::default())).into(),
-            rules: Pile::default(),
+            rules: Side::ALL.map(|side| (side, Pile::default())).into(),
             locker: None,
+            measures: Measures::default(),
         })
     }
 
@@ -124,6 +129,15 @@ impl Client {
     #[must_use]
     pub fn with_leases(mut self, kube: kube::Client) -> Self {
         self.locker = Some(Locker::new(kube, self.clock));
+        self
+    }
+
+    /// With metrics (AZ-471).
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
+        self.measures = Measures::new(metrics);
+        self.arm.measured_by(self.measures.clone());
+        self.store.measured_by(self.measures.clone());
         self
     }
 
@@ -156,7 +170,8 @@ impl Client {
     /// Brings the rules of the security group up to date where no Service's pass would: somebody may have written old
     /// ones back after the last Service went (AZ-212).
     pub async fn tidy(&self, fence: &Fence) -> Result<(), CloudError> {
-        if self.settings.place.security_group.is_none() {
+        let place = &self.settings.place;
+        if Side::ALL.iter().all(|side| place.group(*side).is_none()) {
             return Ok(());
         }
         self.freshen().await?;
@@ -172,9 +187,23 @@ impl Client {
         self.store.meet(service, uid);
     }
 
-    /// Notes what a Service asks for.
+    /// Notes what a Service asks for, at start: that is no change.
     pub fn wishes(&self, service: &ServiceKey, spec: &LoadBalancerSpec) {
         self.store.wishes(service, spec);
+    }
+
+    /// Notes what it asks for from now on.
+    pub fn wishes_now(&self, service: &ServiceKey, spec: &LoadBalancerSpec) {
+        if self.store.wishes(service, spec) {
+            self.store.changed(service, self.clock.now());
+        }
+    }
+
+    /// Notes that a Service is served as it asks, a healthy member included.
+    pub fn served(&self, service: &ServiceKey) {
+        if let Some(since) = self.store.served(service) {
+            self.measures.served(self.clock.now().since(since));
+        }
     }
 
     /// What was read last.
@@ -294,14 +323,8 @@ impl Client {
             );
         }
         public_ips.sort_by(|a, b| name(a).cmp(name(b)));
-        let security = match &place.security_group {
-            Some(group) => {
-                self.arm
-                    .get(&place.security_group_id(group), "read the security group")
-                    .await?
-            }
-            None => None,
-        };
+        let security = self.security_group(Side::Nodes).await?;
+        let pod_security = self.security_group(Side::Pods).await?;
         let of = |kind: Kind| {
             let wanted = place.balancer(kind);
             let found = balancers
@@ -314,9 +337,19 @@ impl Client {
             balancers,
             public_ips,
             security,
+            pod_security,
         };
         self.store.replace(documents, version, self.clock.now());
         Ok(())
+    }
+
+    async fn security_group(&self, side: Side) -> Result<Option<Value>, CloudError> {
+        let place = &self.settings.place;
+        let Some(group) = place.group(side) else {
+            return Ok(None);
+        };
+        let id = place.security_group_id(group);
+        self.arm.get(&id, "read the security group").await
     }
 
     /// Carries out one step, together with what others want of the same document.
@@ -414,14 +447,27 @@ impl Client {
         }
     }
 
+    /// Of every security group; each has a writer of its own (AZ-216).
     async fn submit_rules(&self, fence: &Fence) -> Done {
-        match self.rules.join(()).await {
+        let mut done = Effect::AlreadySo;
+        for side in Side::ALL {
+            if self.submit_rules_of(side, fence).await? == Effect::Changed {
+                done = Effect::Changed;
+            }
+        }
+        Ok(done)
+    }
+
+    async fn submit_rules_of(&self, side: Side, fence: &Fence) -> Done {
+        let place = &self.settings.place;
+        let (Some(group), Some(pile)) = (place.group(side), self.rules.get(&side)) else {
+            return Ok(Effect::AlreadySo);
+        };
+        match pile.join(()).await {
             Joined::Answered(done) => done,
             Joined::Turn(turn) => {
-                let place = &self.settings.place;
-                let group = place.security_group.as_ref();
-                let id = group.map_or_else(String::new, |group| place.security_group_id(group));
-                let write = self.write_rules(fence);
+                let id = place.security_group_id(group);
+                let write = self.write_rules(side, fence);
                 let done = self.under_lease(&id, fence, write);
                 let done = vec![done.await.flatten(); turn.requests.len()];
                 turn.finish(done)

@@ -1,5 +1,6 @@
 //! What was read last, shared by all Services: a look costs nothing while it is fresh (AZ-106, AZ-375).
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,10 +9,11 @@ use onehop_core::id::{ServiceKey, ServiceUid};
 use onehop_core::time::Time;
 use serde_json::Value;
 
+use super::measures::Measures;
 use crate::cloud::azure::document::{name, text};
 use crate::cloud::azure::model::{Documents, Met, Observed, Roster, Standing, Times};
 use crate::cloud::azure::rights::Missing;
-use crate::cloud::azure::settings::Kind;
+use crate::cloud::azure::settings::{Kind, Side};
 
 /// How old what was read may be. Others' changes are seen this late; Azure's own controllers keep it for 120 s (AZ-375).
 const FRESH: Duration = Duration::from_secs(45);
@@ -20,6 +22,7 @@ const FRESH: Duration = Duration::from_secs(45);
 #[derive(Debug, Default)]
 pub(super) struct Store {
     state: Mutex<State>,
+    measures: Measures,
 }
 
 #[derive(Debug, Default)]
@@ -29,6 +32,8 @@ struct State {
     roster: Roster,
     read_at: Option<Time>,
     version: u64,
+    /// Services that are not yet served as they ask, each since when it asks so.
+    asked: BTreeMap<ServiceKey, Time>,
     missing: Arc<Vec<Missing>>,
     looked_for_rights: bool,
     /// What was found out of them, until documents or roster change.
@@ -39,6 +44,11 @@ impl Store {
     fn state(&self) -> MutexGuard<'_, State> {
         // No critical section can leave it half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// With metrics of what is read.
+    pub(super) fn measured_by(&mut self, measures: Measures) {
+        self.measures = measures;
     }
 
     /// Whether everything has to be read again.
@@ -59,8 +69,8 @@ impl Store {
     /// Everything, as it was read after `version`. Where something was written meanwhile, that is newer.
     pub(super) fn replace(&self, documents: Documents, version: u64, now: Time) {
         let mut state = self.state();
-        if state.version == version {
-            state.set(documents, now);
+        if state.version == version && state.set(documents, now) {
+            self.measures.show(&state.documents);
         }
         state.read_at = Some(now);
     }
@@ -90,9 +100,12 @@ impl Store {
         });
     }
 
-    /// The security group as it is now.
-    pub(super) fn set_security(&self, document: Option<Value>, now: Time) {
-        self.change(now, |documents| documents.security = document);
+    /// A security group as it is now.
+    pub(super) fn set_security(&self, side: Side, document: Option<Value>, now: Time) {
+        self.change(now, |documents| match side {
+            Side::Nodes => documents.security = document,
+            Side::Pods => documents.pod_security = document,
+        });
     }
 
     fn change(&self, now: Time, change: impl FnOnce(&mut Documents)) {
@@ -100,7 +113,9 @@ impl Store {
         state.version += 1;
         let mut documents = Documents::clone(&state.documents);
         change(&mut documents);
-        state.set(documents, now);
+        if state.set(documents, now) {
+            self.measures.show(&state.documents);
+        }
     }
 
     pub(super) fn documents(&self) -> Arc<Documents> {
@@ -118,20 +133,33 @@ impl Store {
         }
     }
 
-    /// Notes what a Service asks for.
-    pub(super) fn wishes(&self, service: &ServiceKey, spec: &LoadBalancerSpec) {
+    /// Notes what a Service asks for; says whether that is something else than before.
+    pub(super) fn wishes(&self, service: &ServiceKey, spec: &LoadBalancerSpec) -> bool {
         let mut state = self.state();
         let met = state.met(service);
         met.uids.insert(spec.service_uid.clone());
-        if met.spec.as_deref() != Some(spec) {
-            met.spec = Some(Arc::new(spec.clone()));
-            state.standing = None;
+        if met.spec.as_deref() == Some(spec) {
+            return false;
         }
+        met.spec = Some(Arc::new(spec.clone()));
+        state.standing = None;
+        true
+    }
+
+    /// A Service asks for something else since then.
+    pub(super) fn changed(&self, service: &ServiceKey, at: Time) {
+        self.state().asked.insert(service.clone(), at);
+    }
+
+    /// Since when a Service asked for what it has now, if nobody has asked that before.
+    pub(super) fn served(&self, service: &ServiceKey) -> Option<Time> {
+        self.state().asked.remove(service)
     }
 
     /// A Service asks for nothing any more.
     pub(super) fn wishes_nothing(&self, service: &ServiceKey) {
         let mut state = self.state();
+        state.asked.remove(service);
         if state.met(service).spec.take().is_some() {
             state.standing = None;
         }
@@ -197,14 +225,16 @@ impl State {
         self.roster.services.entry(service.clone()).or_default()
     }
 
-    fn set(&mut self, documents: Documents, now: Time) {
+    /// Says whether anything is another one now.
+    fn set(&mut self, documents: Documents, now: Time) -> bool {
         if *self.documents == documents {
-            return;
+            return false;
         }
         let mut times = Times::clone(&self.times);
         times.note(&documents, now);
         self.documents = Arc::new(documents);
         self.times = Arc::new(times);
         self.standing = None;
+        true
     }
 }

@@ -9,9 +9,9 @@ use super::writer::Done;
 use super::{Client, TRIES, Wish, faster};
 use crate::cloud::azure::balancer::{self, Changes, apply, is_empty, is_ours, may_go};
 use crate::cloud::azure::document::{POOLS, children, children_mut, etag, last_of_id, name};
-use crate::cloud::azure::model::demands;
+use crate::cloud::azure::model::{demands, of_side};
 use crate::cloud::azure::security;
-use crate::cloud::azure::settings::Kind;
+use crate::cloud::azure::settings::{Kind, Side};
 use crate::cloud::{Class, CloudError};
 use crate::lease::Fence;
 use crate::plan::Effect;
@@ -22,8 +22,10 @@ const POOLS_AT_MOST: usize = 4;
 /// How much of a difference was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
-    /// All of it.
-    All,
+    /// All of it, with the whole document.
+    Whole,
+    /// All of it, pool by pool.
+    Pools,
     /// The first of several pools.
     FirstPool,
 }
@@ -88,7 +90,12 @@ impl Client {
                 }
             }
             match written {
-                Ok(Written::All) => return Ok(Effect::Changed),
+                Ok(Written::Whole) => {
+                    let services = changes.parts.len() + changes.removed.len();
+                    self.measures.together(services);
+                    return Ok(Effect::Changed);
+                }
+                Ok(Written::Pools) => return Ok(Effect::Changed),
                 Ok(Written::FirstPool) => wrote = Effect::Changed,
                 Err(Failed::Refused(refused)) if refused.then() == Then::ReadAgain => {
                     tracing::info!(%tried, "somebody else was faster, planning anew");
@@ -151,13 +158,13 @@ impl Client {
                 tried,
             };
             self.arm.write(&write, fence).await?;
-            return Ok(Written::All);
+            return Ok(Written::Whole);
         }
         if let Some(pools) = old.and_then(|old| only_pools(old, new))
             && pools.len() <= POOLS_AT_MOST
         {
             let Some((pool, rest)) = pools.split_first() else {
-                return Ok(Written::All);
+                return Ok(Written::Pools);
             };
             let write = Write {
                 id: &format!("{id}/{POOLS}/{}", name(pool)),
@@ -168,7 +175,7 @@ impl Client {
             self.arm.write(&write, fence).await?;
             // The others have another `ETag` now (AZ-106, AZ-367).
             return Ok(if rest.is_empty() {
-                Written::All
+                Written::Pools
             } else {
                 Written::FirstPool
             });
@@ -180,18 +187,18 @@ impl Client {
             tried,
         };
         self.arm.write(&write, fence).await?;
-        Ok(Written::All)
+        Ok(Written::Whole)
     }
 
-    pub(super) async fn write_rules(&self, fence: &Fence) -> Done {
-        let Some(group) = &self.settings.place.security_group else {
+    pub(super) async fn write_rules(&self, side: Side, fence: &Fence) -> Done {
+        let Some(group) = self.settings.place.group(side) else {
             return Ok(Effect::AlreadySo);
         };
         let id = self.settings.place.security_group_id(group);
         let tried = format!("write security group {}", group.name);
         for _ in 0..TRIES {
             let documents = self.store.documents();
-            let Some(old) = &documents.security else {
+            let Some(old) = documents.group(side) else {
                 return Err(CloudError::new(
                     Class::NotFound,
                     tried,
@@ -199,7 +206,7 @@ impl Client {
                 ));
             };
             let demands = demands(&self.settings, &self.store.roster(), &documents);
-            let new = security::desired(&self.settings, old, &demands)
+            let new = security::desired(&self.settings, old, &of_side(&demands, side))
                 .map_err(|why| CloudError::new(Class::Quota, &tried, why.message))?;
             if !security::differs(&new, old) {
                 return Ok(Effect::AlreadySo);
@@ -212,7 +219,7 @@ impl Client {
             };
             let written = self.arm.write(&write, fence).await;
             match self.arm.get(&id, &tried).await {
-                Ok(there) => self.store.set_security(there, self.clock.now()),
+                Ok(there) => self.store.set_security(side, there, self.clock.now()),
                 Err(error) if written.is_ok() => return Err(error),
                 Err(_) => self.store.doubt(),
             }

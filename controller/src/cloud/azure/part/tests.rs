@@ -336,3 +336,24 @@ fn ports_of_one_number_are_told_apart_by_protocol() {
     let names: Vec<_> = part.rules.iter().map(|rule| rule.name.as_str()).collect();
     assert_eq!(names, ["atest1-TCP-53", "atest1-UDP-53"], "ZA-60");
 }
+
+#[test]
+fn az132_vip_that_stands_in_for_pods_has_a_pool_of_its_own_for_all_its_ports() {
+    let mut spec = resolved(&annotated(own(&[80, 81]), &[("onehop.dev/target", "vip")]));
+    spec.families = vec![IpFamily::V4, IpFamily::V6];
+    let key = super::super::annotations::keys::SPEC_OWN_POOLS.to_owned();
+    spec.options.push(onehop_core::crd::ProviderOption {
+        name: key.clone(),
+        value: "TCP-80,TCP-81".to_owned(),
+        from: key,
+    });
+    let part = part_of(&spec);
+    let probe = names::node_probe(&settings().install, 10256);
+    for port in [80, 81] {
+        let expected =
+            format!("Tcp {port}->{port} floating=true pool=atest1-nodes-1 probe={probe}");
+        assert_eq!(rule(&part, &format!("atest1-TCP-{port}")), expected);
+    }
+    let pools: Vec<_> = part.pools.iter().map(|pool| pool.name.as_str()).collect();
+    assert_eq!(pools, ["atest1-nodes-1", "atest1-nodes-1-IPv6"], "AZ-095");
+}

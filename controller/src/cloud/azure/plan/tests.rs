@@ -1,3 +1,4 @@
+mod annotations;
 mod config;
 mod families;
 mod former;

@@ -203,3 +203,48 @@ fn az269_zero_drop_for_our_class_and_compat_for_the_peers() {
         "K-32"
     );
 }
+
+#[test]
+fn az254_az132_k50_where_nodes_stand_in_for_pods_only_those_with_pods_are_asked_for() {
+    let overlay = Settings {
+        pod_prefixes: vec![],
+        ..settings()
+    };
+    let own_pools = |resolution: &Resolution| {
+        annotations::of_options(resolution.spec.as_ref().unwrap()).own_pools
+    };
+    let all = |ports: &[&str]| ports.iter().map(|port| (*port).to_owned()).collect();
+    let asked = without_node_ports(own(&[80, 443]));
+    let new = resolve(&overlay, &asked, None);
+    assert_eq!(own_pools(&new), all(&["TCP-80", "TCP-443"]), "AZ-254");
+    // A live one keeps what it has, whatever the network becomes, and at an edited port, too.
+    let mut edited = asked.clone();
+    edited.ports[0].port = 81;
+    for settings in [&overlay, &settings()] {
+        let live = resolve(settings, &edited, new.spec.as_ref());
+        let spec = live.spec.as_ref().unwrap();
+        let kept = spec.ports[0].mode == TargetMode::Vip;
+        assert_eq!(kept, settings.pod_prefixes.is_empty(), "K-51: by the mode");
+        let expected = if kept {
+            all(&["TCP-81", "TCP-443"])
+        } else {
+            all(&[])
+        };
+        assert_eq!(own_pools(&live), expected, "K-50");
+    }
+    // Who asks for nodes gets all of them, and an annotation of that name asks for nothing.
+    let vip = annotated(
+        without_node_ports(own(&[80])),
+        &[
+            ("onehop.dev/target", "vip"),
+            ("spec.ports.ownPool", "TCP-80"),
+        ],
+    );
+    let shared = resolve(&overlay, &vip, None);
+    assert_eq!(own_pools(&shared), all(&[]));
+    // One that lives on the shared pool stays there.
+    let mut implicit = vip.clone();
+    implicit.annotations.clear();
+    let stays = resolve(&overlay, &implicit, shared.spec.as_ref());
+    assert_eq!(own_pools(&stays), all(&[]), "K-50");
+}

@@ -58,6 +58,7 @@ fn documents() -> Documents {
         balancers: BTreeMap::from([(Kind::External, balancer)]),
         public_ips: vec![pip],
         security: None,
+        pod_security: None,
     }
 }
 
