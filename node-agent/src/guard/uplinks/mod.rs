@@ -56,7 +56,11 @@ impl Keeper {
                 problems.push(format!("{change}: {error}"));
             }
         }
-        problems.extend(rp_filter::loosen(&uplinks, self.wishes.keep_rp_filter));
+        problems.extend(rp_filter::loosen(
+            &mut self.socket,
+            &uplinks,
+            self.wishes.keep_rp_filter,
+        ));
         Ok(Network { uplinks, problems })
     }
 }

@@ -1,4 +1,5 @@
-//! The route netlink socket: dumps of links, addresses, routes and rules, and changes of routes and rules. No decision.
+//! The route netlink socket: dumps of links, addresses, routes and rules, and changes of routes, rules and
+//! settings of interfaces. No decision.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,6 +16,7 @@ use crate::table::element::Family;
 
 const NEWLINK: u16 = 16;
 const GETLINK: u16 = 18;
+const SETLINK: u16 = 19;
 const NEWADDR: u16 = 20;
 const GETADDR: u16 = 22;
 const NEWROUTE: u16 = 24;
@@ -31,6 +33,11 @@ const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
 const CREATE_REPLACE: u16 = 0x500;
 const CREATE_EXCLUSIVE: u16 = 0x600;
+
+/// Attributes of a link around its IPv4 settings.
+const BY_FAMILY: u16 = 26;
+const INET: u16 = 2;
+const INET_CONF: u16 = 1;
 
 const HEADER: usize = 16;
 const UNICAST: u8 = 1;
@@ -112,6 +119,13 @@ impl Rtnetlink {
             Err(error) if error.raw_os_error() == Some(settled) => Ok(()),
             other => other,
         }
+    }
+
+    /// Sets what `/proc/sys/net/ipv4/conf` has of an interface, by the setting's number in the kernel. Files there are
+    /// read-only in a container that is not privileged; this needs `NET_ADMIN` alone (S-314).
+    pub(super) fn set_ipv4(&mut self, index: u32, setting: u16, value: u32) -> io::Result<()> {
+        let body = setting_body(index, setting, value);
+        self.talk(SETLINK, ACK, &body, |_, _| ())
     }
 
     fn dump(&mut self, kind: u16, body: &[u8], each: impl FnMut(u16, &[u8])) -> io::Result<()> {
@@ -315,6 +329,20 @@ fn route_body(route: &Route) -> Vec<u8> {
         attribute(&mut bytes, 7, &octets(source));
     }
     attribute(&mut bytes, 15, &route.table.to_ne_bytes());
+    bytes
+}
+
+fn setting_body(index: u32, setting: u16, value: u32) -> Vec<u8> {
+    let around = |kind: u16, payload: &[u8]| {
+        let mut bytes = Vec::new();
+        attribute(&mut bytes, kind, payload);
+        bytes
+    };
+    let settings = around(INET_CONF, &around(setting, &value.to_ne_bytes()));
+    // An ifinfomsg that names the interface and changes no flag.
+    let mut bytes = vec![0; 16];
+    bytes[4..8].copy_from_slice(&index.to_ne_bytes());
+    attribute(&mut bytes, BY_FAMILY, &around(INET, &settings));
     bytes
 }
 

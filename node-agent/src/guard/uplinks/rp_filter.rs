@@ -1,25 +1,29 @@
 //! The reverse-path filter of the uplinks (S-406, ZD-47): a steered packet's reply leaves by the interface of arrival,
-//! which the filter cannot know, so strict mode drops it. Files of `/proc/sys` only.
+//! which the filter cannot know, so strict mode drops it. Read from files of `/proc/sys`, which a container cannot write:
+//! written by the route netlink socket.
 
 use std::fs;
 use std::io;
 
+use super::netlink::Rtnetlink;
 use crate::guard::network::Uplink;
 use crate::table::element::Family;
 
 const STRICT: u8 = 1;
 const LOOSE: u8 = 2;
 const OFF: u8 = 0;
+/// Number of the setting in the kernel (`IPV4_DEVCONF_RP_FILTER`).
+const RP_FILTER: u16 = 8;
 
 /// Loosens what is strict; what stays strict is a problem. With `keep` nothing is written.
-pub(super) fn loosen(uplinks: &[Uplink], keep: bool) -> Vec<String> {
+pub(super) fn loosen(socket: &mut Rtnetlink, uplinks: &[Uplink], keep: bool) -> Vec<String> {
     uplinks
         .iter()
-        .filter_map(|uplink| one(uplink, keep).err())
+        .filter_map(|uplink| one(socket, uplink, keep).err())
         .collect()
 }
 
-fn one(uplink: &Uplink, keep: bool) -> Result<(), String> {
+fn one(socket: &mut Rtnetlink, uplink: &Uplink, keep: bool) -> Result<(), String> {
     let name = uplink.name.as_str();
     let has_address = uplink
         .addresses
@@ -35,7 +39,7 @@ fn one(uplink: &Uplink, keep: bool) -> Result<(), String> {
     } else if wanted == OFF && all != OFF {
         "the interface has no IPv4 address, and the setting for all interfaces is not 0".to_owned()
     } else {
-        match write(name, wanted) {
+        match write(socket, name, wanted) {
             Ok(()) => {
                 tracing::info!(
                     interface = name,
@@ -72,8 +76,9 @@ fn read(interface: &str) -> io::Result<u8> {
     text.trim().parse().map_err(io::Error::other)
 }
 
-fn write(interface: &str, value: u8) -> io::Result<()> {
-    fs::write(path(interface), value.to_string())
+fn write(socket: &mut Rtnetlink, interface: &str, value: u8) -> io::Result<()> {
+    let index = nix::net::if_::if_nametoindex(interface)?;
+    socket.set_ipv4(index, RP_FILTER, value.into())
 }
 
 #[cfg(test)]
