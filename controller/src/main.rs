@@ -30,7 +30,12 @@ async fn main() -> anyhow::Result<()> {
         return uninstall_check(check?).await;
     }
     let config = args.resolve()?;
-    log::init(&config.log, log::Format::Json)?;
+    let install = config.settings.claim.install.clone();
+    log::init(
+        &config.log,
+        log::Format::Json,
+        ("install", install.as_str()),
+    )?;
     run(config).await
 }
 

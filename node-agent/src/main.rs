@@ -73,7 +73,9 @@ fn start(args: &mut Args) -> anyhow::Result<()> {
         LogFormat::Json => Format::Json,
         LogFormat::Text => Format::Text,
     };
-    log::init(&args.log_filter, format)?;
+    // It serves all installs of a cluster: it is known by its node.
+    let node = args.node_name.clone().unwrap_or_default();
+    log::init(&args.log_filter, format, ("node", &node))?;
     for flag in args.unused.given() {
         tracing::warn!(flag, "this flag of kube-proxy has no meaning here");
     }

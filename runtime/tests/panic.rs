@@ -12,7 +12,7 @@ const SIGABRT: i32 = 6;
 #[test]
 fn a_panic_of_one_thread_is_logged_and_ends_the_program() {
     if std::env::var_os(PROGRAM).is_some() {
-        init("info", Format::Json).unwrap();
+        init("info", Format::Json, ("install", "i")).unwrap();
         let part = std::thread::spawn(|| panic!("on purpose"));
         // The rest of the program would go on.
         assert!(part.join().is_err());
