@@ -164,6 +164,13 @@ impl Fabric {
         Ok(node)
     }
 
+    /// Makes a node whose pods reach the management network, too, as the node (IPv4 only).
+    pub fn add_node_inside(&self, name: &str) -> Result<NodeNet> {
+        let node = self.add_node(name)?;
+        node.open_management(&self.management)?;
+        Ok(node)
+    }
+
     /// Makes a node whose pods a real container runtime cables, with any address of [`NodeNet::pod_range`].
     pub fn add_real_node(&self, name: &str) -> Result<NodeNet> {
         let node = self.add_node(name)?;

@@ -3,6 +3,7 @@
 //! A task of its own, so that an API server that hangs delays no SIGTERM. It reports to the pod's task
 //! ([`crate::pod`]), which alone decides what the status says.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -17,8 +18,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::events::{Log, PodStep};
 use crate::images::Image;
-use crate::plan::{ContainerPlan, PreStop, RestartPolicy};
-use crate::probe::{ProbeTarget, Verdict, exec};
+use crate::plan::{ContainerPlan, MountPlan, PreStop, RestartPolicy};
+use crate::probe::{ProbeAction, ProbeTarget, Verdict, exec};
+use crate::sandbox::{Mount, Sandbox};
 use crate::status::Ended;
 
 /// News of one container, with its place in the pod.
@@ -43,6 +45,8 @@ pub(crate) struct Container {
     pub(crate) plan: ContainerPlan,
     pub(crate) image: Option<Image>,
     pub(crate) env: Vec<(String, String)>,
+    /// Folders of the pod's volumes.
+    pub(crate) volumes: BTreeMap<String, PathBuf>,
     pub(crate) ns: Netns,
     pub(crate) target: ProbeTarget,
     pub(crate) restart: RestartPolicy,
@@ -153,28 +157,100 @@ impl Container {
             )
         })?;
         let expand = |text: &String| expand(text, &self.env);
-        let mut command = if let Some((program, args)) = self.plan.command.split_first() {
-            let mut command = Command::new(expand(program));
-            command.args(args.iter().map(expand));
-            command
+        let mut words: Vec<String> = if self.plan.command.is_empty() {
+            let program = image.program.to_string_lossy().into_owned();
+            std::iter::once(program).chain(image.args.clone()).collect()
         } else {
-            let mut command = Command::new(&image.program);
-            command.args(&image.args);
-            command
+            self.plan.command.iter().map(expand).collect()
         };
-        command.args(self.plan.args.iter().map(expand)).env_clear();
-        if let Some(path) = std::env::var_os("PATH") {
-            command.env("PATH", path);
-        }
-        command
-            .envs(self.env.iter().map(|(k, v)| (k, v)))
-            .current_dir("/")
-            .stdin(Stdio::null());
+        words.extend(self.plan.args.iter().map(expand));
+        let mut command = self.as_image(image, words, None)?;
+        command.stdin(Stdio::null());
         let (out, err) = self
             .outputs()
             .map_err(|e| ("CreateContainerError", format!("open its log: {e}")))?;
         command.stdout(out).stderr(err);
         Ok(command)
+    }
+
+    /// A command in this container's environment, and of an image with files of its own in its sandbox: a new one, or that
+    /// of the process.
+    fn as_image(
+        &self,
+        image: &Image,
+        words: Vec<String>,
+        within: Option<u32>,
+    ) -> Result<Command, (&'static str, String)> {
+        let mut command = if let Some(own) = &image.own {
+            let security = &self.plan.security;
+            if let Some(why) = security.refused {
+                return Err(("CreateContainerConfigError", why.to_owned()));
+            }
+            let sandbox = Sandbox {
+                root: own.root.clone(),
+                read_only: security.read_only_root,
+                mounts: self.mounts()?,
+                identity: security.identity.clone(),
+                command: words,
+                within,
+            };
+            let text = serde_json::to_string(&sandbox)
+                .map_err(|e| ("CreateContainerError", e.to_string()))?;
+            let mut command = Command::new(&own.starter);
+            command.arg(text).env_clear().env("PATH", &own.path);
+            command
+        } else {
+            let mut words = words.into_iter();
+            let mut command = Command::new(words.next().unwrap_or_default());
+            command.args(words).env_clear();
+            if let Some(path) = std::env::var_os("PATH") {
+                command.env("PATH", path);
+            }
+            command
+        };
+        command
+            .envs(self.env.iter().map(|(k, v)| (k, v)))
+            .current_dir("/");
+        Ok(command)
+    }
+
+    fn mounts(&self) -> Result<Vec<Mount>, (&'static str, String)> {
+        let mount = |plan: &MountPlan| {
+            let source = self.volumes.get(&plan.volume).cloned();
+            let source = source.ok_or_else(|| {
+                let why = format!("no volume {:?}", plan.volume);
+                ("CreateContainerConfigError", why)
+            })?;
+            Ok(Mount {
+                source,
+                target: plan.path.clone().into(),
+                read_only: plan.read_only,
+            })
+        };
+        self.plan.mounts.iter().map(mount).collect()
+    }
+
+    /// A command of a probe or a handler: in the sandbox of the process where there is one, else among the machine's files
+    /// with the kubelet's own environment.
+    fn inside(&self, pid: u32, words: &[String]) -> Option<Command> {
+        match &self.image {
+            Some(image) if image.own.is_some() => {
+                self.as_image(image, words.to_vec(), Some(pid)).ok()
+            }
+            _ => {
+                let (program, args) = words.split_first()?;
+                let mut command = Command::new(program);
+                command.args(args);
+                Some(command)
+            }
+        }
+    }
+
+    async fn exec(&self, pid: u32, words: &[String]) -> bool {
+        match self.inside(pid, words) {
+            Some(command) => exec(&self.ns, command).await,
+            None => false,
+        }
     }
 
     fn outputs(&self) -> std::io::Result<(Stdio, Stdio)> {
@@ -199,7 +275,7 @@ impl Container {
         let status = tokio::select! {
             biased;
             status = child.wait() => status,
-            () = self.probe() => unreachable!("probing has no end"),
+            () = self.probe(pid) => unreachable!("probing has no end"),
             () = self.end(pid, stop) => unreachable!("the end is the process's"),
         };
         let (code, signal) = outcome(status.unwrap_or_default());
@@ -217,7 +293,7 @@ impl Container {
     }
 
     /// Reports each change of readiness; goes on until the process ends, also while it is being ended.
-    async fn probe(&self) {
+    async fn probe(&self, pid: u32) {
         let Some(plan) = &self.plan.readiness else {
             self.report(Report::Ready(true));
             return std::future::pending().await;
@@ -226,7 +302,14 @@ impl Container {
         self.log.clock.sleep(plan.delay).await;
         loop {
             let due = self.log.clock.now() + plan.period;
-            if let Some(ready) = verdict.take(self.target.ask(plan).await, plan) {
+            let good = match &plan.action {
+                ProbeAction::Exec { command } => {
+                    let answer = self.exec(pid, command);
+                    self.target.in_time(plan, answer).await
+                }
+                _ => self.target.ask(plan).await,
+            };
+            if let Some(ready) = verdict.take(good, plan) {
                 self.report(Report::Ready(ready));
             }
             self.log.clock.sleep_until(due).await;
@@ -247,7 +330,7 @@ impl Container {
         };
         if let Some(handler) = &self.plan.pre_stop {
             tokio::select! {
-                () = self.pre_stop(handler) => {}
+                () = self.pre_stop(pid, handler) => {}
                 () = clock.sleep_until(deadline) => {}
             }
         }
@@ -268,11 +351,11 @@ impl Container {
         std::future::pending::<()>().await;
     }
 
-    async fn pre_stop(&self, handler: &PreStop) {
+    async fn pre_stop(&self, pid: u32, handler: &PreStop) {
         match handler {
             PreStop::Sleep(time) => self.log.clock.sleep(*time).await,
             PreStop::Exec(command) => {
-                if !exec(&self.ns, command).await {
+                if !self.exec(pid, command).await {
                     self.log.write(PodStep::Trouble {
                         message: format!("preStop {command:?} failed"),
                     });

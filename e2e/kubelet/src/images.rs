@@ -10,6 +10,20 @@ pub struct Image {
     pub program: PathBuf,
     /// Arguments before those of the container.
     pub args: Vec<String>,
+    /// Its own files and the program that makes them a container's root. None: it runs among the machine's files, as whom
+    /// and with what the kubelet itself has.
+    pub own: Option<OwnFiles>,
+}
+
+/// What an image consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnFiles {
+    /// Folder with its files.
+    pub root: PathBuf,
+    /// Absolute path of `pod-container`.
+    pub starter: PathBuf,
+    /// Where its programs are found by their names.
+    pub path: String,
 }
 
 /// All images that pods of a world may name.
@@ -28,8 +42,21 @@ impl ImageTable {
             Image {
                 program: program.into(),
                 args,
+                own: None,
             },
         );
+        self
+    }
+
+    /// Adds or replaces an image with files of its own; its program is named as inside.
+    #[must_use]
+    pub fn with_files(mut self, name: &str, program: impl Into<PathBuf>, own: OwnFiles) -> Self {
+        let image = Image {
+            program: program.into(),
+            args: Vec::new(),
+            own: Some(own),
+        };
+        self.images.insert(name.to_owned(), image);
         self
     }
 

@@ -8,6 +8,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::events::PodRef;
 use crate::probe::{ProbeAction, ProbePlan};
+use crate::security::Security;
+use crate::volumes::Volume;
 
 /// When a container that ended is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +34,19 @@ pub(crate) struct ContainerPlan {
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, EnvSource)>,
     pub(crate) readiness: Option<ProbePlan>,
+    pub(crate) security: Security,
+    pub(crate) mounts: Vec<MountPlan>,
     pub(crate) pre_stop: Option<PreStop>,
     /// Time after SIGTERM that a container has at least, when its preStop took all the grace.
     pub(crate) after_pre_stop: Duration,
+}
+
+/// A volume in a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountPlan {
+    pub(crate) volume: String,
+    pub(crate) path: String,
+    pub(crate) read_only: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +64,12 @@ pub(crate) struct PodPlan {
     pub(crate) restart: RestartPolicy,
     pub(crate) grace: Duration,
     pub(crate) gates: Vec<String>,
+    /// Those that run to their end first, one after the other.
+    pub(crate) init: Vec<ContainerPlan>,
     pub(crate) containers: Vec<ContainerPlan>,
+    pub(crate) volumes: Vec<(String, Volume)>,
+    pub(crate) account: String,
+    pub(crate) fs_group: Option<u32>,
     /// What the pod asks for and this stand-in does not do.
     pub(crate) not_done: Option<&'static str>,
 }
@@ -89,16 +106,33 @@ impl PodPlan {
                 .flatten()
                 .map(|g| g.condition_type.clone())
                 .collect(),
-            containers: spec.containers.iter().map(container).collect(),
+            init: spec
+                .init_containers
+                .iter()
+                .flatten()
+                .map(|one| container(spec, one))
+                .collect(),
+            containers: spec
+                .containers
+                .iter()
+                .map(|one| container(spec, one))
+                .collect(),
+            volumes: spec.volumes.iter().flatten().map(Volume::read).collect(),
+            account: spec
+                .service_account_name
+                .clone()
+                .unwrap_or_else(|| "default".to_owned()),
+            fs_group: spec
+                .security_context
+                .as_ref()
+                .and_then(|s| s.fs_group)
+                .and_then(|id| u32::try_from(id).ok()),
             not_done: not_done(spec),
         })
     }
 }
 
 fn not_done(spec: &core::PodSpec) -> Option<&'static str> {
-    if spec.init_containers.iter().flatten().next().is_some() {
-        return Some("init containers are not run");
-    }
     let probed = |c: &core::Container| c.liveness_probe.is_some() || c.startup_probe.is_some();
     spec.containers
         .iter()
@@ -127,7 +161,7 @@ pub(crate) fn deletion_grace(pod: &core::Pod) -> Option<Duration> {
     ))
 }
 
-fn container(container: &core::Container) -> ContainerPlan {
+fn container(spec: &core::PodSpec, container: &core::Container) -> ContainerPlan {
     let env = container.env.iter().flatten().filter_map(|var| {
         let field = || {
             var.value_from
@@ -149,6 +183,17 @@ fn container(container: &core::Container) -> ContainerPlan {
         command: container.command.clone().unwrap_or_default(),
         args: container.args.clone().unwrap_or_default(),
         env: env.collect(),
+        security: Security::read(spec, container),
+        mounts: container
+            .volume_mounts
+            .iter()
+            .flatten()
+            .map(|mount| MountPlan {
+                volume: mount.name.clone(),
+                path: mount.mount_path.clone(),
+                read_only: mount.read_only.unwrap_or(false),
+            })
+            .collect(),
         readiness: container
             .readiness_probe
             .as_ref()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,9 +16,10 @@ use crate::container::{Container, Deadline, Report};
 use crate::env::environment;
 use crate::events::{Log, PodRef, PodStep};
 use crate::kubelet::{Shared, lock};
-use crate::plan::{PodPlan, deletion_grace};
+use crate::plan::{ContainerPlan, PodPlan, RestartPolicy, deletion_grace};
 use crate::probe::ProbeTarget;
 use crate::status::{ContainerFacts, ContainerState, Facts};
+use crate::volumes::Place;
 
 /// What the watch says of a pod.
 #[derive(Clone, Debug)]
@@ -47,6 +49,8 @@ pub(crate) struct PodTask {
     facts: Facts,
     stop: watch::Sender<Deadline>,
     was_ready: bool,
+    /// Folders of its volumes, by their names.
+    volumes: BTreeMap<String, PathBuf>,
     /// The last write of the status failed and is due again.
     unwritten: bool,
 }
@@ -88,6 +92,7 @@ impl PodTask {
             facts,
             stop,
             was_ready: false,
+            volumes: BTreeMap::new(),
             unwritten: false,
         }
     }
@@ -104,7 +109,9 @@ impl PodTask {
             self.facts.address = Some(*address);
             lock(&self.shared.namespaces).insert(self.plan.pod.clone(), ns.clone());
             self.log.write(PodStep::Created { address: *address });
-            self.containers(ns.clone(), *address).await;
+            if self.volumes().await && self.init(ns, *address).await {
+                self.containers(ns.clone(), *address).await;
+            }
         }
         self.facts.over = true;
         self.sync().await;
@@ -164,12 +171,87 @@ impl PodTask {
         }
     }
 
+    fn folder_name(&self) -> String {
+        let PodRef {
+            namespace,
+            name,
+            uid,
+        } = &self.plan.pod;
+        format!("{namespace}_{name}_{uid}")
+    }
+
+    /// Whether one of its images has files of its own; only then its volumes are mounted and its init containers run.
+    fn contained(&self) -> bool {
+        let images = self.plan.containers.iter();
+        images
+            .filter_map(|c| self.shared.images.get(&c.image))
+            .any(|image| image.own.is_some())
+    }
+
+    /// Makes its volumes; `false` if it was deleted before.
+    async fn volumes(&mut self) -> bool {
+        let Some(folder) = self.shared.log_folder.clone().filter(|_| self.contained()) else {
+            return true;
+        };
+        loop {
+            self.follow();
+            if self.stop.borrow().is_some() {
+                return false;
+            }
+            let place = Place {
+                client: &self.shared.client,
+                pod: &self.plan.pod,
+                account: &self.plan.account,
+                fs_group: self.plan.fs_group,
+                folder: folder.join(self.folder_name()),
+                host: folder.join(format!("paths-of-{}", self.shared.node.name())),
+            };
+            match place.prepare(&self.plan.volumes).await {
+                Ok(volumes) => {
+                    self.volumes = volumes;
+                    return true;
+                }
+                Err(error) => self.log.write(PodStep::Trouble {
+                    message: format!("{error:#}"),
+                }),
+            }
+            self.shared.clock.sleep(RETRY).await;
+        }
+    }
+
+    /// Runs its init containers, each until it ends well; `false` if the pod was deleted before.
+    async fn init(&mut self, ns: &Netns, address: Ipv4Addr) -> bool {
+        if !self.contained() {
+            return true;
+        }
+        for plan in self.plan.init.clone() {
+            // Nobody reads what is reported of them: the status has the other containers only.
+            let (reports, _unread) = mpsc::unbounded_channel();
+            let mut container = self.container((0, plan), ns, address, reports);
+            container.restart = RestartPolicy::OnFailure;
+            let mut running = Box::pin(container.run(self.stop.subscribe()));
+            let mut seen = self.seen.clone();
+            loop {
+                tokio::select! {
+                    () = &mut running => break,
+                    Ok(()) = seen.changed() => self.follow(),
+                }
+            }
+            self.follow();
+            if self.stop.borrow().is_some() {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Runs the containers until none will run again.
     async fn containers(&mut self, ns: Netns, address: Ipv4Addr) {
         let (reports, mut news) = mpsc::unbounded_channel();
         let mut running = JoinSet::new();
         for index in 0..self.plan.containers.len() {
-            let container = self.container(index, &ns, address, reports.clone());
+            let plan = self.plan.containers[index].clone();
+            let container = self.container((index, plan), &ns, address, reports.clone());
             running.spawn(container.run(self.stop.subscribe()));
         }
         drop(reports);
@@ -194,26 +276,20 @@ impl PodTask {
 
     fn container(
         &self,
-        index: usize,
+        (index, plan): (usize, ContainerPlan),
         ns: &Netns,
         address: Ipv4Addr,
         reports: mpsc::UnboundedSender<(usize, Report)>,
     ) -> Container {
-        let plan = self.plan.containers[index].clone();
-        let PodRef {
-            namespace,
-            name,
-            uid,
-        } = &self.plan.pod;
-        let folder = format!("{namespace}_{name}_{uid}");
+        let folder = self.folder_name();
         Container {
             index,
             image: self.shared.images.get(&plan.image).cloned(),
+            volumes: self.volumes.clone(),
             env: environment(&plan.env, &self.plan, &self.shared.node, address),
             ns: ns.clone(),
             target: ProbeTarget {
                 node: self.shared.node.netns().clone(),
-                pod: ns.clone(),
                 address: address.into(),
                 clock: self.shared.clock,
             },

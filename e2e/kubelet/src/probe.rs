@@ -70,15 +70,25 @@ impl Verdict {
 pub(crate) struct ProbeTarget {
     /// The node's namespace: HTTP and TCP probes start here.
     pub(crate) node: Netns,
-    /// The pod's namespace: commands run here.
-    pub(crate) pod: Netns,
     /// The pod's address.
     pub(crate) address: IpAddr,
     pub(crate) clock: Clock,
 }
 
 impl ProbeTarget {
-    /// Asks once.
+    /// The answer, if it comes within the probe's time.
+    pub(crate) async fn in_time(
+        &self,
+        plan: &ProbePlan,
+        answer: impl Future<Output = bool>,
+    ) -> bool {
+        tokio::select! {
+            good = answer => good,
+            () = self.clock.sleep(plan.timeout) => false,
+        }
+    }
+
+    /// Asks once over the network; commands are the container's to run.
     pub(crate) async fn ask(&self, plan: &ProbePlan) -> bool {
         let answer = async {
             match &plan.action {
@@ -94,13 +104,10 @@ impl ProbeTarget {
                     .http(host.as_deref(), *port, path, headers)
                     .await
                     .is_some_and(|s| (200..400).contains(&s)),
-                ProbeAction::Exec { command } => exec(&self.pod, command).await,
+                ProbeAction::Exec { .. } => false,
             }
         };
-        tokio::select! {
-            good = answer => good,
-            () = self.clock.sleep(plan.timeout) => false,
-        }
+        self.in_time(plan, answer).await
     }
 
     async fn connect(&self, host: Option<&str>, port: u16) -> Option<tokio::net::TcpStream> {
@@ -145,13 +152,8 @@ impl ProbeTarget {
 }
 
 /// Runs a command to its end; `true` if it succeeded.
-pub(crate) async fn exec(ns: &Netns, command: &[String]) -> bool {
-    let Some((program, args)) = command.split_first() else {
-        return false;
-    };
-    let mut command = Command::new(program);
+pub(crate) async fn exec(ns: &Netns, mut command: Command) -> bool {
     command
-        .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());

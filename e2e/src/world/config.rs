@@ -128,6 +128,16 @@ pub enum Replicas {
     Two,
 }
 
+/// Who installs our programs and what they need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Install {
+    /// The world itself, as the chart has it.
+    ByWorld,
+    /// Nobody: who starts the world installs the chart, whose pods then run as a container runtime runs them. Until then
+    /// there are neither object types nor rights, programs or addresses. Needs a real control plane and stand-in kubelets.
+    ByHelm,
+}
+
 /// What a world may choose.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
@@ -160,6 +170,8 @@ pub struct WorldConfig {
     pub pod_health: bool,
     /// How many controllers there are.
     pub replicas: Replicas,
+    /// Who installs us.
+    pub install: Install,
     /// Leave a folder with logs when the world does not end well.
     pub keep_logs: bool,
     /// Told of each step of the start, in a few words.
@@ -183,6 +195,7 @@ impl Default for WorldConfig {
             kube_proxy_too: false,
             pod_health: true,
             replicas: Replicas::One,
+            install: Install::ByWorld,
             keep_logs: true,
             progress: |_| {},
         }

@@ -74,6 +74,14 @@ impl Controller {
         Ok(Self { stop, pid, task })
     }
 
+    /// None of this world's own: pods are the controller.
+    pub(super) fn of_pods() -> Self {
+        let (stop, _) = watch::channel(false);
+        let (_, pid) = watch::channel(None);
+        let task = tokio::spawn(async {});
+        Self { stop, pid, task }
+    }
+
     /// Kills the process (SIGKILL); the supervisor starts another one.
     pub fn kill(&self) -> Result<()> {
         self.signal(Signal::SIGKILL)

@@ -61,6 +61,15 @@ pub fn values(mode: &str) -> Value {
 }
 
 impl Installation {
+    /// Nothing, for a world in which the chart itself is installed.
+    pub(crate) fn none(cluster: Cluster) -> Result<Self> {
+        Ok(Self {
+            rights: Vec::new(),
+            commands: Commands::golden(cluster.proxy.mode())?,
+            agent: None,
+        })
+    }
+
     /// As the chart renders it for this control plane and this proxy; without agents that answer for pods where that is
     /// asked, or where there are none. Asks Helm where rights are needed, so it may take a second.
     pub(crate) fn of(cluster: Cluster, pod_health: bool) -> Result<Self> {

@@ -10,6 +10,7 @@ mod controller;
 mod family;
 mod first;
 mod folder;
+mod images;
 mod installation;
 mod journal;
 mod lb_node;
@@ -28,7 +29,7 @@ mod start;
 mod wait;
 mod witness;
 
-pub use config::{CloudKind, Cluster, Nodes, Proxy, Replicas, WorldConfig};
+pub use config::{CloudKind, Cluster, Install, Nodes, Proxy, Replicas, WorldConfig};
 pub use controller::Controller;
 pub use family::Family;
 pub use first::first_answer;
@@ -37,7 +38,7 @@ pub use journal::Journal;
 pub use lb_node::LbNode;
 pub use manifests::{OnTerm, POD_PORT, ServiceManifest, address_pool, deployment, pod};
 pub use node_proxy::name as proxy_pod;
-pub use node_view::HttpAnswer;
+pub use node_view::{HttpAnswer, http_get};
 pub use objects::{Objects, ProxyLabel};
 pub use programs::Programs;
 pub use sockets::{sockets_of, syn_retransmissions};
@@ -118,15 +119,14 @@ impl World {
         let fabric = Fabric::new(tag, network)?;
         (config.progress)("network: router and management network");
         let cluster = config.cluster;
-        let plane =
-            ControlPlane::start(cluster.back_end, &fabric, clock, config.seed, folder.path())
-                .await?;
-        let installation = installed(&plane, cluster, config.pod_health).await?;
+        let (plane, installation) = plane_of(&config, &fabric, clock, folder.path()).await?;
         let commands = &installation.commands;
         let objects = plane.objects.clone().of(cluster);
-        objects
-            .create(address_pool("pool", &cluster.family.pool()))
-            .await?;
+        if config.install != Install::ByHelm {
+            objects
+                .create(address_pool("pool", &cluster.family.pool()))
+                .await?;
+        }
         (config.progress)(words_of(cluster.back_end));
         let witness = Witness::start(plane.client(), clock, config.seed);
         let local = LocalCloud::start(&fabric, clock, scale, &config)?;
@@ -162,6 +162,7 @@ impl World {
             config: &config,
         };
         let (controller, second) = match config.replicas {
+            _ if config.install == Install::ByHelm => (Controller::of_pods(), None),
             Replicas::One => (start::controller(&start).await?, None),
             Replicas::Two => {
                 let second = start::replica(&start, 2).await?;
@@ -332,6 +333,26 @@ impl World {
         last_words.folder.done();
         Ok(())
     }
+}
+
+/// The control plane, with what of ours this world has from the start.
+async fn plane_of(
+    config: &WorldConfig,
+    fabric: &Fabric,
+    clock: Clock,
+    folder: &Path,
+) -> Result<(ControlPlane, Installation)> {
+    let cluster = config.cluster;
+    if config.install == Install::ByHelm {
+        let plane =
+            ControlPlane::bare(cluster.back_end, fabric, clock, config.seed, folder).await?;
+        let nothing = Installation::none(cluster)?;
+        plane.grant(&nothing.rights).await?;
+        return Ok((plane, nothing));
+    }
+    let plane = ControlPlane::start(cluster.back_end, fabric, clock, config.seed, folder).await?;
+    let installation = installed(&plane, cluster, config.pod_health).await?;
+    Ok((plane, installation))
 }
 
 /// Gives our programs the rights that the chart renders, and tells how it starts them.

@@ -1,6 +1,6 @@
 //! The Service proxy of a node: our agent, or a real kube-proxy in its place, as a hostNetwork pod.
 
-use super::{Programs, Proxy, WorldConfig, start::NodesStart};
+use super::{Install, Programs, Proxy, WorldConfig, start::NodesStart};
 use crate::controlplane::Account;
 use anyhow::{Context, Result};
 use e2e_fabric::Fabric;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Who proxies on a node.
 fn on_node(config: &WorldConfig, node: &str) -> Vec<Proxy> {
-    if config.without_proxy.contains(&node) {
+    if config.install == Install::ByHelm || config.without_proxy.contains(&node) {
         return Vec::new();
     }
     let too = config.kube_proxy_too.then_some(Proxy::KubeProxy);

@@ -56,7 +56,8 @@ impl World {
     }
 }
 
-fn http_get(netns: &Netns, to: SocketAddr, path: &str) -> Result<HttpAnswer> {
+/// Asks an HTTP port from a namespace.
+pub fn http_get(netns: &Netns, to: SocketAddr, path: &str) -> Result<HttpAnswer> {
     http(netns, to, &format!("GET {path}"), &[], "")
 }
 

@@ -1,7 +1,8 @@
 //! The parts of a world, each started by one function, in the order in which they need each other.
 
 use super::{
-    CloudKind, Controller, Folder, Journal, LbNode, Programs, Proxy, WorldConfig, aws, azure,
+    CloudKind, Controller, Folder, Install, Journal, LbNode, Programs, Proxy, WorldConfig, aws,
+    azure, images,
     installation::{Arguments, Commands, SWITCH_TAIL_SECONDS},
     node_proxy,
 };
@@ -152,7 +153,11 @@ pub(super) fn places(config: &WorldConfig) -> BTreeMap<String, String> {
 pub(super) async fn nodes(start: &NodesStart<'_>) -> Result<Vec<Kubelet>> {
     let config = start.config;
     let speed = config.speeds.pod_grace;
-    let images = images(config, speed)?;
+    let images = if config.install == Install::ByHelm {
+        images::with_ours(images(config, speed)?, start.folder.path())?
+    } else {
+        images(config, speed)?
+    };
     let mut kubelets = Vec::new();
     let places = places(config);
     for (index, (name, seed)) in config.nodes.iter().zip(config.seed..).enumerate() {
@@ -166,7 +171,11 @@ pub(super) async fn nodes(start: &NodesStart<'_>) -> Result<Vec<Kubelet>> {
             seed,
             ..KubeletConfig::new(images.clone(), start.clock, start.journal.hook())
         };
-        let node = start.fabric.add_node(name)?;
+        let node = if config.install == Install::ByHelm {
+            start.fabric.add_node_inside(name)?
+        } else {
+            start.fabric.add_node(name)?
+        };
         kubelets.push(Kubelet::start(start.plane.client(), node, kubelet).await?);
         for pod in node_proxy::pods(start, name).await? {
             start.plane.objects.create(pod).await?;

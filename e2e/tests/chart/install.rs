@@ -185,7 +185,7 @@ impl Site {
 }
 
 /// The chart as an earlier version may have been: another version number, and an object type with another short name.
-fn earlier(folder: &Path) -> Result<String> {
+pub(crate) fn earlier(folder: &Path) -> Result<String> {
     let to = folder.join("earlier");
     copy(Chart::folder(), &to)?;
     let edit = |file: &str, old: &str, new: &str| -> Result<()> {

@@ -35,10 +35,6 @@ impl NodeNet {
         batch
             .line(format!("rule add pref 512 to {pods} lookup main"))
             .line(format!(
-                "rule add pref 1023 to {}/24 lookup main",
-                host([172, 30, 0], 0)
-            ))
-            .line(format!(
                 "rule add pref 1536 from {pods} lookup {SECONDARY_TABLE}"
             ));
         batch.run(self.netns())?;
@@ -49,6 +45,15 @@ impl NodeNet {
             .line(format!(
                 "rule add pref 1536 from {pods} lookup {SECONDARY_TABLE}"
             ));
+        batch.run(self.netns())?;
+        self.open_management(management)
+    }
+
+    /// Lets its pods reach the management network, as the node: by its address, for which there is a way back.
+    pub(crate) fn open_management(&self, management: &Netns) -> Result<()> {
+        let network = host([172, 30, 0], 0);
+        let mut batch = Batch::default();
+        batch.line(format!("rule add pref 1023 to {network}/24 lookup main"));
         batch.run(self.netns())?;
         tables::masquerade(self.netns(), "mgmt0")?;
         let mut batch = Batch::default();
