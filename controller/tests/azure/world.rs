@@ -465,7 +465,7 @@ impl World {
 
     /// Waits until the check holds; fails with the state of everything after a while.
     pub(crate) async fn eventually(&self, what: &str, mut holds: impl AsyncFnMut(&Self) -> bool) {
-        let deadline = self.clock.now() + Duration::from_secs(90);
+        let deadline = self.clock.now() + Duration::from_mins(3);
         while !holds(self).await {
             if self.clock.now() > deadline {
                 let services = self
