@@ -149,8 +149,9 @@ async fn c132_a_service_for_the_agent_is_told_of_nodes_that_cannot_have_one() {
     world.endpoints("web", &[1], &[]).await;
     world.endpoints("plain", &[2], &[]).await;
     world.service("web", pod_mode()).await;
-    world.service("plain", pod_mode()).await;
+    // Of two made within a second the first by name is the older one.
     has_address(&world, "web", FIRST).await;
+    world.service("plain", pod_mode()).await;
     let label = json!({ "metadata": { "labels": { PROXY_NAME_LABEL: AGENT_PROXY_NAME } } });
     let services = world.api::<Service>();
     services

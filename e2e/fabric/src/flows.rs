@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -180,7 +180,10 @@ impl FlowLog {
 
 impl Drop for FlowLog {
     fn drop(&mut self) {
-        self.wake.take();
+        // Not only closed: a child that is just being started elsewhere has a copy of it.
+        if let Some(wake) = self.wake.take() {
+            let _ = wake.shutdown(Shutdown::Both);
+        }
         if let Some(thread) = self.thread.take() {
             // A hook may hold the last handle to what owns this log.
             if thread.thread().id() != std::thread::current().id() {

@@ -191,6 +191,22 @@ pub(crate) async fn s104_s111_taints_and_the_end_of_the_node_reach_healthz_only(
 
 /// S-109, K-29: the agent is killed and comes back while there is no API server. Until that is back, the health ports and
 /// the rules are what they were.
+/// When the agent of node a committed last, in seconds.
+fn last_commit(world: &PodOnA) -> Result<f64> {
+    let metrics = SocketAddr::from(([127, 0, 0, 1], 10349));
+    let text = world.http_get_on_node("a", metrics, "/metrics")?.body;
+    let of = |line: &str| {
+        let (name, value) = line.rsplit_once(' ')?;
+        let ours = name.contains("sync_proxy_rules_last_timestamp_seconds");
+        ours.then(|| value.parse().ok())?
+    };
+    let all = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(of);
+    all.reduce(f64::max).context("no commit is counted")
+}
+
 pub(crate) async fn s109_k29_a_restart_without_the_api_server_changes_no_answer(
     on: Cluster,
 ) -> Result<()> {
@@ -200,18 +216,21 @@ pub(crate) async fn s109_k29_a_restart_without_the_api_server_changes_no_answer(
     world.serve_by("kept", &["web"]).await?;
     let a = (world.place(Place::NodeA).1, PORT).into();
     answers(&world, a, 200).await?;
-    // What is kept follows within half a second.
+    // What is kept follows half a second after a commit, and holds for what that left in the kernel.
     let web = on.family.of(world.pod_place("web").await?.1).to_string();
     let file = world.folder().join("node-a.json");
-    eventually(
-        &world.clock,
-        "the answer is kept",
-        WITHIN,
-        async || match std::fs::read_to_string(&file) {
-            Ok(text) if text.contains(&web) => Ok(()),
-            other => Err(format!("{other:?}")),
-        },
-    )
+    let what = "the answer is kept, and later than the last commit";
+    eventually(&world.clock, what, WITHIN, async || {
+        let text = std::fs::read_to_string(&file).map_err(|error| error.to_string())?;
+        let kept: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let written = kept["written"].as_f64().unwrap_or_default();
+        let committed = last_commit(&world).map_err(|error| error.to_string())? * 1000.0;
+        let holds = text.contains(&web) && text.contains("\"active\"") && written > committed;
+        holds
+            .then_some(())
+            .ok_or_else(|| format!("last commit at {committed}: {text}"))
+    })
     .await?;
     let node = world.kubelet("a")?.node();
     node.cut_off(true)?;
