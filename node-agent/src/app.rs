@@ -47,9 +47,12 @@ use crate::writer::{Commit, Order, Writer, WriterGone};
 
 /// First pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// In standby, between looks whether the other agent has let go of the tables: nobody answers for the node's health from
-/// then on until this one does. A look costs the kernel microseconds.
+/// In standby, between looks whether the other agent has let go of the tables: nobody changes them from then on until this
+/// one does. A look costs the kernel microseconds.
 const STANDBY: Duration = Duration::from_millis(50);
+/// Longest time, after another agent has let go of the tables, that this one leaves the answers to it: it is to answer what
+/// is true from the first on, and the other one waits for longer (ZD-36).
+const FOLLOW: Duration = Duration::from_secs(5);
 /// Between comparisons of the tables with what they should hold (S-264).
 const VERIFY: Duration = Duration::from_hours(1);
 /// Two changes by others within this time are a fight (S-262).
@@ -192,6 +195,8 @@ pub struct App {
     sync: Sync,
     /// When what is true is kept for the next process.
     keep_at: Option<Time>,
+    /// When this agent answers at the latest, while the one before it still does.
+    answer_at: Option<Time>,
     refused: BTreeSet<ElementKey>,
     pause: Duration,
     retry_at: Option<Time>,
@@ -238,6 +243,7 @@ impl App {
             loaded: false,
             sync: Sync::default(),
             keep_at: None,
+            answer_at: None,
             refused: BTreeSet::new(),
             pause: PAUSE,
             retry_at: None,
@@ -333,6 +339,7 @@ impl App {
             self.state.next_guard_end(),
             self.state.next_handover(),
             Some(self.verify_at),
+            self.answer_at,
             self.keep_at.filter(|_| self.may_keep()),
         ];
         let own = own.into_iter().filter(|_| idle).flatten();
@@ -361,11 +368,8 @@ impl App {
         }
         if self.state.synced() {
             // The first answer after a start shall be a true one, so ports open once it is known.
-            if *self.out.ready.borrow() == Readiness::InSync
-                && let Some(listens) = self.health_ports.take_changed()
-            {
-                self.out.metrics.health_ports(listens.len());
-                self.out.listens.send_replace(listens);
+            if *self.out.ready.borrow() == Readiness::InSync {
+                self.open_health_ports();
             }
             let waiting = self.is_behind() || self.must_plan;
             if waiting && self.out.board.queued() {
@@ -373,6 +377,9 @@ impl App {
             }
         }
         let now = self.clock.now();
+        if self.answer_at.is_some_and(|at| at <= now) {
+            self.answer();
+        }
         if self.keep_at.is_some_and(|at| at <= now) && self.may_keep() {
             self.keep_at = None;
             self.keeper.keep(|| self.node_file());
@@ -500,6 +507,31 @@ impl App {
             );
         }
         Some(verified)
+    }
+
+    /// From here on this agent answers for its node.
+    fn answer(&mut self) {
+        self.answer_at = None;
+        self.out.tables.send_if_modified(|tables| {
+            let before = std::mem::replace(tables, Tables::Ours);
+            before != Tables::Ours
+        });
+    }
+
+    fn open_health_ports(&mut self) {
+        if let Some(listens) = self.health_ports.take_changed() {
+            self.out.metrics.health_ports(listens.len());
+            self.out.listens.send_replace(listens);
+        }
+    }
+
+    /// Lets go of the tables and says nothing more about this node; from here on answers are only lowered, by
+    /// [`App::change`]. What comes back waits until the tables are free. Blocking.
+    pub fn leave(&mut self) -> impl FnOnce() + Send + use<> {
+        self.truth = None;
+        self.say_truth();
+        self.set_ready(Readiness::Starting);
+        self.writer.close()
     }
 
     /// Answers what somebody asks on the node.

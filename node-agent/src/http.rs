@@ -13,11 +13,12 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use onehop_runtime::backoff::Backoff;
 use onehop_runtime::clock::Clock;
-use onehop_runtime::http::{bind, converse, serve_each};
+use onehop_runtime::http::{bind, converse, serve_until};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::health::doors::Doors;
 use crate::preface::without_preface;
 
 /// How the agent's ports name themselves, by which an agent tells another one from a kube-proxy (S-125).
@@ -87,8 +88,12 @@ pub struct Port {
     /// Nothing listens before the tables are this process's: in standby the ports are answered by
     /// the agent that still has them (K-55).
     pub tables: watch::Receiver<Tables>,
-    /// Closes the port and its connections.
+    /// Closes the port and its connections at once.
     pub stop: CancellationToken,
+    /// Closes the port once what was accepted is answered.
+    pub closing: CancellationToken,
+    /// Where it is counted while it is open, if probes of load balancers come to it.
+    pub doors: Option<Doors>,
 }
 
 impl Port {
@@ -102,6 +107,8 @@ impl Port {
             backoff,
             mut tables,
             stop,
+            closing,
+            doors,
         } = self;
         let talk = move |stream: TcpStream| {
             let (handler, caller) = (handler.clone(), stream.peer_addr());
@@ -125,15 +132,23 @@ impl Port {
                 }
             }
         };
+        let bound = async {
+            let ours = |tables: &Tables| *tables == Tables::Ours;
+            tables.wait_for(ours).await.ok().map(drop)?;
+            Some(bind(everywhere(addr), &clock, backoff, failed).await)
+        };
+        let served = async {
+            let listener = tokio::select! {
+                bound = bound => bound,
+                () = closing.cancelled() => None,
+            };
+            let Some(listener) = listener else { return };
+            let _open = doors.as_ref().map(Doors::open);
+            serve_until(listener, clock, talk, closing.cancelled()).await;
+        };
         tokio::select! {
             () = stop.cancelled() => {}
-            () = async {
-                if tables.wait_for(|tables| *tables == Tables::Ours).await.is_err() {
-                    return;
-                }
-                let listener = bind(everywhere(addr), &clock, backoff, failed).await;
-                serve_each(listener, clock, talk).await;
-            } => {}
+            () = served => {}
         }
     }
 }

@@ -101,12 +101,17 @@ pub fn ask(name: &str) -> Result<String, String> {
 }
 
 fn question(name: &str) -> io::Result<String> {
-    let mut stream = UnixStream::connect_addr(&address(name)?)?;
+    let mut stream = connect(name)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.flush()?;
     let mut word = String::new();
     stream.read_to_string(&mut word)?;
     Ok(word)
+}
+
+/// Connects to a socket of this name.
+pub fn connect(name: &str) -> io::Result<UnixStream> {
+    UnixStream::connect_addr(&address(name)?)
 }
 
 fn address(name: &str) -> io::Result<SocketAddr> {

@@ -3,11 +3,9 @@
 //! Three things run apart from each other, so that none delays another: the netlink writer (a
 //! thread), the health servers (a thread with a runtime of its own) and everything else.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::thread;
 
 use anyhow::Context;
 use kube::Client;
@@ -17,21 +15,18 @@ use onehop_runtime::events::{Publisher, Reporter};
 use onehop_runtime::watch::WatchMetrics;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Outlets};
 use crate::args::Config;
-use crate::args::file::configz;
 use crate::flows::FlowCleaner;
+use crate::front::Front;
 use crate::guard::uplinks::Keeper;
 use crate::health::board::Board;
-use crate::health::pods::PodPort;
-use crate::health::ports::{BindFailure, Listen, Ports};
-use crate::health::proxy;
-use crate::http::{Handler, Port, Tables};
+use crate::health::ports::BindFailure;
 use crate::metrics::Metrics;
 use crate::node_file::{self, NodeFile};
 use crate::notify::Notifier;
@@ -40,6 +35,7 @@ use crate::peer_watch::Watcher;
 use crate::questions::{Question, Questions};
 use crate::ready::{self, Readiness};
 use crate::state::{Change, Ownership, State};
+use crate::succession;
 use crate::sys::links::links;
 use crate::sys::{follow_network, interface_addresses};
 use crate::table::element::Dataplane;
@@ -84,33 +80,6 @@ struct Inlets {
     stop: CancellationToken,
 }
 
-/// What every fixed port of the agent waits with and for.
-struct Opening {
-    clock: Clock,
-    rng: SmallRng,
-    tables: watch::Receiver<Tables>,
-    stop: CancellationToken,
-}
-
-impl Opening {
-    fn ports(&mut self, addrs: &[SocketAddr], handler: &Handler) -> Vec<Port> {
-        let port = |addr: &SocketAddr| Port {
-            addr: *addr,
-            handler: handler.clone(),
-            clock: self.clock,
-            backoff: Policy::BIND.start(&mut self.rng),
-            tables: self.tables.clone(),
-            stop: self.stop.clone(),
-        };
-        addrs.iter().map(port).collect()
-    }
-
-    fn metrics(&mut self, config: &Config, of: &Arc<Metrics>, asked: Questions) -> Vec<Port> {
-        let handler = of.clone().handler(configz(config), asked);
-        self.ports(&config.metrics_binds, &handler)
-    }
-}
-
 /// Runs the agent until it is stopped or cannot go on.
 pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let Parts {
@@ -129,40 +98,23 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let watcher = Watcher::open(dataplane.watched_port())?;
     dataplane.spare(watcher.ears());
     let writer = Writer::spawn(dataplane, report_sender)?;
-    let (listens, wanted_listens) = watch::channel(BTreeSet::new());
-    let (failures, bind_failures) = mpsc::unbounded_channel();
-    let (taken, tables) = watch::channel(Tables::NotOurs);
-    let mut opening = Opening {
-        clock,
-        rng: SmallRng::from_rng(&mut rng),
-        tables: tables.clone(),
-        stop: stop.clone(),
-    };
-    let health = opening.ports(
-        &config.health_binds,
-        &proxy::handler(board.clone(), metrics.clone()),
-    );
-    let (asked, questions) = Questions::new(clock);
-    let own = opening.metrics(&config, &metrics, asked);
-    let ports = Ports {
-        board: board.clone(),
-        clock,
-        rng: SmallRng::from_rng(&mut rng),
-        tables,
-        failures,
-    };
-    let (pod_answers, answers) = watch::channel(Tables::NotOurs);
-    let pods = (board.clone(), metrics.clone(), answers);
-    let pods = pod_port(&config, pods, (clock, Policy::BIND.start(&mut rng)));
     let (fatal, fatal_failures) = mpsc::unbounded_channel();
     let fatal = config.bind_hard_fail.then_some(fatal);
-    spawn_health((health, pods), fatal.clone(), ports, wanted_listens)?;
+    let (asked, questions) = Questions::new(clock);
+    let front = Front {
+        board: board.clone(),
+        metrics: metrics.clone(),
+        clock,
+        rng: SmallRng::from_rng(&mut rng),
+        fatal,
+    };
     // Ends with this function, so that nothing of the agent outlives it.
     let mut tasks = JoinSet::new();
-    for port in own {
-        tasks.spawn(serve(port, fatal.clone()));
-    }
+    let front = front.open(&config, asked, &mut tasks)?;
     let (ready, readiness) = watch::channel(Readiness::Starting);
+    let backoff = Policy::BIND.start(&mut rng);
+    let announced = succession::announce(readiness.clone(), front.doors, clock, backoff);
+    tasks.spawn(announced);
     let backoff = Policy::BIND.start(&mut rng);
     answer_readiness(&config, readiness, (clock, backoff), &mut tasks)?;
 
@@ -181,9 +133,9 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     tasks.spawn(events);
     let out = Outlets {
         board,
-        listens,
-        tables: taken,
-        pod_answers,
+        listens: front.listens,
+        tables: front.tables,
+        pod_answers: front.pod_answers,
         ready,
         metrics,
         notifier: Notifier::new(publisher),
@@ -204,14 +156,16 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let inlets = Inlets {
         changes,
         reports,
-        bind_failures,
+        bind_failures: front.failures,
         network,
         peer,
         fatal: fatal_failures,
         questions,
         stop,
     };
-    drive(app, inlets, uplinks, clock).await
+    let ended = drive(app, inlets, uplinks, clock).await;
+    front.closing.close().await;
+    ended
 }
 
 /// The watches of the API server, not started yet.
@@ -228,22 +182,6 @@ fn watches(
         changes,
         clock,
     }
-}
-
-/// The port of pod health, if the agent answers there.
-fn pod_port(
-    config: &Config,
-    (board, metrics, answers): (Arc<Board>, Arc<Metrics>, watch::Receiver<Tables>),
-    (clock, backoff): (Clock, Backoff),
-) -> Option<PodPort> {
-    config.pod_health_port.map(|port| PodPort {
-        port,
-        board,
-        metrics,
-        clock,
-        backoff,
-        answers,
-    })
 }
 
 /// Answers the exec probe; on a socket that another agent still has, once it is free (K-55).
@@ -328,7 +266,7 @@ async fn drive(
         tokio::select! {
             // Reports first: they raise health answers and free the writer.
             biased;
-            () = inlets.stop.cancelled() => return Ok(()),
+            () = inlets.stop.cancelled() => return Box::pin(leave(app, inlets.changes, clock)).await,
             report = inlets.reports.recv() => match report {
                 Some(report) => app.report(report),
                 None => anyhow::bail!("the kernel writer thread has ended"),
@@ -347,47 +285,18 @@ async fn drive(
     }
 }
 
-/// Serves a port. With `fatal` a failure to bind is told there instead of only logged (S-129).
-async fn serve(port: Port, fatal: Option<UnboundedSender<String>>) {
-    let addr = port.addr;
-    let failed = move |error: &io::Error| {
-        tracing::warn!(
-            "cannot listen on {addr}: {error}: it is tried again until whoever has it lets it go"
-        );
-        if let Some(fatal) = &fatal {
-            let _ = fatal.send(format!("cannot listen on {addr}: {error}"));
+/// Lets go of the tables, and goes on answering until a successor does, if one stands by (ZD-36).
+async fn leave(mut app: App, mut changes: Receiver<Change>, clock: Clock) -> anyhow::Result<()> {
+    tokio::task::spawn_blocking(app.leave()).await?;
+    let mut served = pin!(succession::served(clock));
+    let mut buffer = Vec::with_capacity(CHANGES_AT_ONCE);
+    loop {
+        tokio::select! {
+            () = &mut served => return Ok(()),
+            taken = changes.recv_many(&mut buffer, CHANGES_AT_ONCE) => {
+                anyhow::ensure!(taken > 0, "all watches have ended");
+                buffer.drain(..).for_each(|change| app.change(change));
+            }
         }
-    };
-    port.run(failed).await;
-}
-
-/// Runs the health servers on a thread with a runtime of its own until `listens` is closed.
-fn spawn_health(
-    (servers, pods): (Vec<Port>, Option<PodPort>),
-    fatal: Option<UnboundedSender<String>>,
-    ports: Ports,
-    listens: watch::Receiver<BTreeSet<Listen>>,
-) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let work = async move {
-        for server in servers {
-            tokio::spawn(serve(server, fatal.clone()));
-        }
-        if let Some(pods) = pods {
-            let port = pods.port;
-            let failed = move |error: &io::Error| {
-                tracing::warn!(
-                    "cannot listen on port {port} for pod health: {error}: it is tried again"
-                );
-            };
-            tokio::spawn(pods.run(failed));
-        }
-        ports.run(listens).await;
-    };
-    thread::Builder::new()
-        .name("health".to_owned())
-        .spawn(move || runtime.block_on(work))?;
-    Ok(())
+    }
 }

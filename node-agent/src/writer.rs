@@ -53,8 +53,8 @@ pub enum Report {
 /// Handle of the thread. Dropping it ends the thread after the order under way.
 #[derive(Debug)]
 pub struct Writer {
-    orders: Sender<Order>,
-    _thread: JoinHandle<()>,
+    orders: Option<Sender<Order>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// The writer thread has ended; the process cannot do its job any more.
@@ -73,14 +73,25 @@ impl Writer {
             .name("nft-writer".to_owned())
             .spawn(move || work(dataplane, &inbox, &reports))?;
         Ok(Self {
-            orders,
-            _thread: thread,
+            orders: Some(orders),
+            thread: Some(thread),
         })
+    }
+
+    /// Lets go of the tables once the order under way is done; what comes back waits for that. Orders are taken no more.
+    pub fn close(&mut self) -> impl FnOnce() + Send + use<> {
+        self.orders = None;
+        let thread = self.thread.take();
+        move || {
+            // A panic of the thread has been reported by it.
+            let _ = thread.map(JoinHandle::join);
+        }
     }
 
     /// Hands over an order; the report comes by the channel given at the start.
     pub fn order(&self, order: Order) -> Result<(), WriterGone> {
-        self.orders.send(order).map_err(|_| WriterGone)
+        let orders = self.orders.as_ref().ok_or(WriterGone)?;
+        orders.send(order).map_err(|_| WriterGone)
     }
 }
 

@@ -11,9 +11,13 @@
 #[path = "../../e2e/src/documented.rs"]
 mod documented;
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use e2e_apiserver::{ApiServer, Config as ApiConfig, Identity, Serving};
@@ -264,6 +268,72 @@ fn k26_k55_a_second_agent_stands_by_and_takes_over_when_the_first_ends() {
             rules,
             "K-55, S-121: the same rules"
         );
+    });
+}
+
+/// Asks without a pause until it is told to stop: how often, and each time that there was no answer of 200.
+fn probe(to: SocketAddr, stop: Arc<AtomicBool>) -> JoinHandle<(usize, Vec<String>)> {
+    let ask = move || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.lines().next().unwrap_or_default().to_owned())
+    };
+    std::thread::spawn(move || {
+        let (mut asked, mut missed) = (0, Vec::new());
+        while !stop.load(Ordering::Relaxed) {
+            asked += 1;
+            match ask() {
+                Ok(status) if status == "HTTP/1.1 200 OK" => {}
+                other => missed.push(format!("question {asked}: {other:?}")),
+            }
+        }
+        (asked, missed)
+    })
+}
+
+#[test]
+fn zd36_k55_probes_find_somebody_while_one_agent_follows_another() {
+    const HEALTH: u16 = 30_034;
+    on_a_node(|world| async move {
+        make_local(&world, "lb", HEALTH).await;
+        let mut old = world.agent("agent-0", "@onehop-start-follow-0");
+        world.ready(&old).await;
+        let doors = [(NODE, HEALTH), ("127.0.0.1", 10356)];
+        let doors = doors.map(|(address, port)| SocketAddr::new(address.parse().unwrap(), port));
+        for door in doors {
+            world
+                .eventually("it answers", async || {
+                    tokio::net::TcpStream::connect(door).await.is_ok()
+                })
+                .await;
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let probes = doors.map(|door| probe(door, stop.clone()));
+        for number in 1..=3 {
+            let name = format!("agent-{number}");
+            let new = world.agent(&name, &format!("@onehop-start-follow-{number}"));
+            world
+                .eventually("it is in standby", async || ready(&new.socket) == "standby")
+                .await;
+            let pid = Pid::from_raw(i32::try_from(old.child.id()).unwrap());
+            kill(pid, Signal::SIGTERM).unwrap();
+            world
+                .eventually("the old one has ended by itself", async || {
+                    old.child.try_wait().unwrap().is_some()
+                })
+                .await;
+            assert_eq!(ready(&new.socket), "in sync", "ZD-36: it ends last");
+            old = new;
+        }
+        stop.store(true, Ordering::Relaxed);
+        for (door, probe) in doors.iter().zip(probes) {
+            let (asked, missed) = probe.join().unwrap();
+            assert!(asked > 0, "{door}");
+            assert_eq!(missed, [""; 0], "ZD-36: {door}, of {asked} questions");
+        }
     });
 }
 

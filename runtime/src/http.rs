@@ -15,7 +15,7 @@ use hyper::server::conn::http1::Builder;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -26,10 +26,16 @@ use crate::clock::Clock;
 const CONNECTIONS: usize = 512;
 /// Time in which a request's head must have come.
 const HEAD: Duration = Duration::from_secs(5);
+/// How long connections that were accepted may still take when a server ends.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// Pause after the system refused to accept a connection (out of descriptors).
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Binds the address, trying again for as long as it takes. `failed` hears of each failure.
+/// Most connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// Binds the address, trying again for as long as it takes. `failed` hears of each failure. Another process of the same
+/// user may bind it, too, if it asks for that as this does: so one takes over from the other without a pause.
 pub async fn bind(
     address: SocketAddr,
     clock: &Clock,
@@ -37,7 +43,7 @@ pub async fn bind(
     mut failed: impl FnMut(&std::io::Error),
 ) -> TcpListener {
     loop {
-        match TcpListener::bind(address).await {
+        match listen(address) {
             Ok(listener) => return listener,
             Err(error) => {
                 failed(&error);
@@ -45,6 +51,17 @@ pub async fn bind(
             }
         }
     }
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves until the future is dropped, which closes the listener and every connection.
@@ -72,8 +89,43 @@ where
     T: Fn(TcpStream) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
+    accept_each(&listener, clock, talk, &mut connections).await;
+}
+
+/// The same until `closing` ends: then it accepts no more, and what was accepted is answered, for a second at most.
+pub async fn serve_until<T, F>(
+    listener: TcpListener,
+    clock: Clock,
+    talk: T,
+    closing: impl Future<Output = ()>,
+) where
+    T: Fn(TcpStream) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut connections = JoinSet::new();
+    tokio::select! {
+        () = accept_each(&listener, clock, talk, &mut connections) => {}
+        () = closing => {}
+    }
+    drop(listener);
+    let answered = async { while connections.join_next().await.is_some() {} };
+    tokio::select! {
+        () = answered => {}
+        () = clock.sleep(ANSWERED_WITHIN) => {}
+    }
+}
+
+async fn accept_each<T, F>(
+    listener: &TcpListener,
+    clock: Clock,
+    talk: T,
+    connections: &mut JoinSet<()>,
+) where
+    T: Fn(TcpStream) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         while connections.try_join_next().is_some() {}
         // The semaphore is never closed, so there is always a permit in the end.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{App, Flight, KEEP, PAUSE, PAUSE_MAX, STANDBY, Sync, VERIFY, Verification, Work};
+use super::{
+    App, FOLLOW, Flight, KEEP, PAUSE, PAUSE_MAX, STANDBY, Sync, VERIFY, Verification, Work,
+};
 use crate::http::Tables;
 use crate::ready::Readiness;
 use crate::table::element::{CommitFailure, Elements, Family};
@@ -107,13 +109,21 @@ impl App {
         }
         self.loaded = true;
         self.say_truth();
+        self.answer();
+        // Who waits for this agent to answer counts them (ZD-36).
+        self.open_health_ports();
         self.set_ready(Readiness::InSync);
     }
 
     fn tables(&mut self, elements: Elements) {
         tracing::info!(elements = elements.len(), "kernel tables read");
         self.verify_at = self.clock.now() + VERIFY;
-        self.out.tables.send_replace(Tables::Ours);
+        if *self.out.ready.borrow() == Readiness::Standby {
+            let at = self.clock.now() + FOLLOW;
+            self.answer_at.get_or_insert(at);
+        } else {
+            self.answer();
+        }
         if !self.refused.is_empty() {
             self.out.metrics.repaired("refused");
             self.retry_later();

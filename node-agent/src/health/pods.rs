@@ -16,12 +16,14 @@ use nix::sys::socket::{getsockopt, sockopt};
 use onehop_core::id::{Frontend, Protocol};
 use onehop_runtime::backoff::Backoff;
 use onehop_runtime::clock::Clock;
-use onehop_runtime::http::{bind, converse, serve_each};
+use onehop_runtime::http::{bind, converse, serve_until};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
+use crate::health::doors::Doors;
 use crate::http::{SERVER, Tables, everywhere, response};
 use crate::metrics::Metrics;
 use crate::preface::without_preface;
@@ -176,22 +178,30 @@ pub struct PodPort {
     pub backoff: Backoff,
     /// It opens once there are answers to give: before that none is better than a wrong one (ZD-37).
     pub answers: watch::Receiver<Tables>,
+    /// Closes it once what was accepted is answered.
+    pub closing: CancellationToken,
+    /// Where it is counted.
+    pub doors: Doors,
 }
 
 impl PodPort {
     /// Binds, trying again for as long as it takes, and serves until it is dropped.
     pub async fn run(mut self, failed: impl FnMut(&io::Error)) {
         let ours = |tables: &Tables| *tables == Tables::Ours;
-        if self.answers.wait_for(ours).await.is_err() {
-            return;
-        }
         let any = everywhere(SocketAddr::from(([0, 0, 0, 0], self.port)));
-        let listener = bind(any, &self.clock, self.backoff, failed).await;
+        let bound = async {
+            self.answers.wait_for(ours).await.ok().map(drop)?;
+            Some(bind(any, &self.clock, self.backoff, failed).await)
+        };
+        let listener = tokio::select! {
+            bound = bound => bound,
+            () = self.closing.cancelled() => None,
+        };
+        let Some(listener) = listener else { return };
+        let _open = self.doors.open();
         let (board, metrics, clock) = (self.board, self.metrics, self.clock);
-        serve_each(listener, clock, move |stream| {
-            talk(stream, board.clone(), metrics.clone(), clock)
-        })
-        .await;
+        let talk = move |stream| talk(stream, board.clone(), metrics.clone(), clock);
+        serve_until(listener, clock, talk, self.closing.cancelled()).await;
     }
 }
 

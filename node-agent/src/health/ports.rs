@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
+use super::doors::Doors;
 use crate::http::{Handler, Port, Tables};
 
 /// One listener: whose answer, and where.
@@ -52,10 +53,14 @@ pub struct Ports {
     pub tables: watch::Receiver<Tables>,
     /// Hears of the first failure to bind of each.
     pub failures: UnboundedSender<BindFailure>,
+    /// Closes them once what was accepted is answered.
+    pub closing: CancellationToken,
+    /// Where they are counted.
+    pub doors: Doors,
 }
 
 impl Ports {
-    /// Keeps the open listeners equal to the wanted set until its sender is dropped.
+    /// Keeps the open listeners equal to the wanted set until its sender is dropped, and then until they are closed.
     pub async fn run(mut self, mut wanted: watch::Receiver<BTreeSet<Listen>>) {
         let mut open: BTreeMap<Listen, (CancellationToken, JoinHandle<()>)> = BTreeMap::new();
         loop {
@@ -74,8 +79,11 @@ impl Ports {
                     .or_insert_with_key(|listen| self.open(listen));
             }
             if wanted.changed().await.is_err() {
-                return;
+                break;
             }
+        }
+        for (_, task) in open.into_values() {
+            let _ = task.await;
         }
     }
 
@@ -88,6 +96,8 @@ impl Ports {
             backoff: Policy::BIND.start(&mut self.rng),
             tables: self.tables.clone(),
             stop: stop.clone(),
+            closing: self.closing.clone(),
+            doors: Some(self.doors.clone()),
         };
         let mut failure = Some((listen.clone(), self.failures.clone()));
         let task = tokio::spawn(port.run(move |error| {
