@@ -98,6 +98,10 @@ impl Installed {
         self.user.run("helm", &args, &input).await
     }
 
+    pub(crate) async fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.user.kubectl(args, &[]).await
+    }
+
     /// The pods of a component that run, by name.
     pub(crate) async fn pods(&self, component: &str) -> Result<BTreeMap<String, Pod>> {
         let all: Api<Pod> = Api::namespaced(self.world.kube(), NAMESPACE);

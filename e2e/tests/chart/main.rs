@@ -10,6 +10,7 @@ mod golden;
 mod image;
 mod install;
 mod installed;
+mod lives;
 mod pages;
 mod pods;
 mod promql;
