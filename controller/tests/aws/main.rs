@@ -6,6 +6,7 @@
     reason = "helpers of tests fail the test"
 )]
 
+mod account;
 mod cli;
 #[path = "../shared/cluster.rs"]
 mod cluster;

@@ -1,68 +1,18 @@
 //! Problems that users of aws-load-balancer-controller have reported (section 18), as far as the account and the API server
 //! show them.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use e2e_cloud::aws::Rights;
-use e2e_cloud::engine::{Engine, TargetState};
+use e2e_cloud::engine::Engine;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::PostParams;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use crate::account::{pods, served, serves, targets};
 use crate::cluster::read;
-use crate::peer::call;
 use crate::world::{Flags, OWN_CLASS, World};
-
-const ELB: &str = "elasticloadbalancing";
-
-fn pods() -> Value {
-    json!({ "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type": "ip" })
-}
-
-/// The values of all elements of this name.
-fn all(xml: &str, name: &str) -> Vec<String> {
-    let element = format!("<{name}>");
-    let texts = xml.split(element.as_str()).skip(1);
-    let values = texts.filter_map(|rest| rest.split('<').next());
-    values.map(str::to_owned).collect()
-}
-
-fn arns(world: &World, action: &str, name: &str) -> Vec<String> {
-    all(&call(&world.aws, ELB, action, &[]), name)
-}
-
-fn balancers(world: &World) -> Vec<String> {
-    arns(world, "DescribeLoadBalancers", "LoadBalancerArn")
-}
-
-/// The pods that are targets.
-fn targets(world: &World) -> BTreeSet<u8> {
-    let inventory = world.cloud.look(Engine::inventory);
-    let targets = inventory.groups.iter().flat_map(|(_, targets)| targets);
-    let here = targets.filter(|t| !matches!(t.state, TargetState::Draining | TargetState::Unused));
-    here.filter_map(|t| match t.target.ip() {
-        std::net::IpAddr::V4(address) => Some(address.octets()[3]),
-        std::net::IpAddr::V6(_) => None,
-    })
-    .collect()
-}
-
-/// A Service with two targets that serves.
-async fn served() -> World {
-    let world = World::start().await;
-    world.endpoints("web", &[1, 2]).await;
-    world
-}
-
-async fn serves(world: &World) {
-    world
-        .eventually("two targets are in", async |w| {
-            targets(w) == [1, 2].into() && balancers(w).len() == 1
-        })
-        .await;
-}
 
 #[tokio::test]
 async fn ai08_aws511_aws843_a_refusal_that_lasted_long_delays_nothing_by_more_than_half_a_minute() {
