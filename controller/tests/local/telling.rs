@@ -26,9 +26,9 @@ async fn zd12_no_pod_is_registered_before_its_node_is_told_of_it_however_slow_th
         // A Service that is new, one that grows, and one whose targets become pods.
         world.endpoints("web", &[1, 2], &[]).await;
         world.service("web", pod_mode()).await;
+        has_address(&world, "web", FIRST).await;
         world.endpoints("nodes", &[8], &[]).await;
         world.service("nodes", json!({})).await;
-        has_address(&world, "web", FIRST).await;
         world.endpoints("web", &[2, 3], &[1]).await;
         registered(&world, 2 + 2).await;
         world
