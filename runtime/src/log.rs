@@ -33,8 +33,9 @@ pub enum LogError {
     AlreadySet(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Sets logs up for this process, whose every JSON line says `who` it is by a field and its value, and has it end when any thread or task panics: a program of which a
-/// part is dead looks alive to everybody, while one that ended is started again. For mains only.
+/// Sets logs up for this process, whose every JSON line says `who` it is by a field and its value, and has it end when any
+/// thread or task panics: a program of which a part is dead looks alive to everybody, while one that ended is started
+/// again. For mains only.
 pub fn init(filter: &str, format: Format, who: (&str, &str)) -> Result<(), LogError> {
     let parsed = EnvFilter::try_new(filter).map_err(|source| LogError::Filter {
         filter: filter.to_owned(),

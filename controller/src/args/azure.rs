@@ -301,21 +301,23 @@ impl AzureArgs {
             &file.resource_group,
         ]);
         let vnet_resource_group = vnet_resource_group.unwrap_or_else(|| resource_group.clone());
-        let group_of = first(&[
-            &self.azure_security_group_resource_group,
-            &file.security_group_resource_group,
-        ]);
-        let group = first(&[&self.azure_security_group, &file.security_group_name]);
-        let security_group = group.map(|name| SecurityGroup {
-            resource_group: group_of.unwrap_or_else(|| vnet_resource_group.clone()),
-            name,
-        });
-        let of_pods = first(&[&self.azure_pod_security_group_resource_group]);
-        let pod_security_group =
-            first(&[&self.azure_pod_security_group]).map(|name| SecurityGroup {
-                resource_group: of_pods.unwrap_or_else(|| vnet_resource_group.clone()),
-                name,
-            });
+        let group = |name: Option<String>, resource_group: Option<String>| {
+            Some(SecurityGroup {
+                name: name?,
+                resource_group: resource_group.unwrap_or_else(|| vnet_resource_group.clone()),
+            })
+        };
+        let security_group = group(
+            first(&[&self.azure_security_group, &file.security_group_name]),
+            first(&[
+                &self.azure_security_group_resource_group,
+                &file.security_group_resource_group,
+            ]),
+        );
+        let pod_security_group = group(
+            first(&[&self.azure_pod_security_group]),
+            first(&[&self.azure_pod_security_group_resource_group]),
+        );
         Place {
             subscription,
             location,

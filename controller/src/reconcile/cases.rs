@@ -69,12 +69,12 @@ impl<P: Provider> Reconciler<P> {
             let index = lock(&self.index);
             (index.service(key).cloned(), index.balancer(key).cloned())
         };
-        let made = object.clone().filter(|o| claim.made(o));
+        let made = |o: &Arc<LoadBalancer>| claim.made(o);
         let Some(service) = service else {
-            return Case::Absent(key.clone(), made);
+            return Case::Absent(key.clone(), object.filter(made));
         };
         let standing = claim.standing(&service.spec, object.as_deref());
-        let object = made;
+        let object = object.filter(made);
         match standing {
             Standing::Foreign => Case::Foreign,
             Standing::Leaving => Case::Leaving(service, object),

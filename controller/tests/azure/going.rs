@@ -37,12 +37,7 @@ async fn az360_az362_az363_az406_a_write_is_waited_for_however_azure_says_that_i
         world.vip("web").await;
         world.has_address("web").await;
         // Then the same again for a child with a path of its own.
-        world.node(3).await;
-        world
-            .eventually("the new node is in the pool", async |w| {
-                w.balancer().unwrap().to_string().contains("\"node-3\"")
-            })
-            .await;
+        world.node_in_pool(3).await;
         let writes = one_by_one(&world);
         let kinds = [
             "publicIPAddresses",

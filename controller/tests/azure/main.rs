@@ -126,12 +126,7 @@ async fn az405_az493_az118_every_write_of_what_is_there_has_if_match() {
     let _controller = world.controller().await;
     world.vip("web").await;
     world.has_address("web").await;
-    world.node(3).await;
-    world
-        .eventually("the new node is in the pool", async |w| {
-            w.balancer().unwrap().to_string().contains("\"node-3\"")
-        })
-        .await;
+    world.node_in_pool(3).await;
     assert_eq!(world.calls("PUT backendAddressPools"), 1, "AZ-106, ZA-76");
     assert_eq!(world.calls("PUT loadBalancers"), 1, "AZ-106");
     world.vip("other").await;

@@ -405,6 +405,16 @@ impl World {
         ingress.filter_map(|ingress| ingress.ip).collect()
     }
 
+    /// Another node, once it is in the load balancer's pool.
+    pub(crate) async fn node_in_pool(&self, n: u8) {
+        self.node(n).await;
+        let name = format!("\"node-{n}\"");
+        self.eventually("the new node is in the pool", async |w| {
+            w.balancer().unwrap().to_string().contains(&name)
+        })
+        .await;
+    }
+
     /// Waits until a Service has an address.
     pub(crate) async fn has_address(&self, name: &str) -> String {
         let what = format!("Service {name} has an address");
