@@ -22,11 +22,22 @@ pub(crate) async fn s21_s33_external_addresses_serve_and_of_two_claims_the_older
     let node = world.kubelet("a")?.node();
     node.announce(external)?;
     let with = |name| selectorless(name).with("externalIPs", json!([external.to_string()]));
-    world.expose(with("older")).await?;
+    let older = world.expose(with("older")).await?;
     world.serve_by("older", &["web"]).await?;
+    // Before node a has the rules it sends what comes for the address back to the network, its own packets too.
+    // A Service's frontends are programmed at once: its cluster IP tells.
+    for transport in [Transport::Tcp, Transport::Udp] {
+        world
+            .becomes(
+                Place::NodeA,
+                transport,
+                older.cluster(80),
+                Want::From(&["web"]),
+            )
+            .await?;
+    }
     // S-21
     for place in [
-        // Node a first: before it has the rules it sends what comes from outside back to the network.
         Place::NodeA,
         Place::PodOnA,
         Place::PodOnB,
