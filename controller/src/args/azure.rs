@@ -321,6 +321,7 @@ impl AzureArgs {
         Place {
             subscription,
             location,
+            edge_zone: first(&[&file.extended_location_name]),
             load_balancer: first(&[&self.azure_load_balancer])
                 .unwrap_or_else(|| install.to_string()),
             vnet,

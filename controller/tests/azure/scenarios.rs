@@ -290,3 +290,31 @@ async fn az020_an_address_of_the_peer_is_taken_over_once_it_is_a_users_and_outli
         "ZA-61: never deleted"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn za64_az044_az175_a_new_address_is_of_the_prefix_that_is_asked_for_and_in_all_zones() {
+    let world = World::start().await;
+    let _controller = world.controller().await;
+    let prefix = world
+        .place
+        .network("rg", "publicIPPrefixes", "allowed-outside");
+    let body = json!({"location": "westeurope", "properties": {"prefixLength": 30}});
+    world.azure.put(&prefix, &body).unwrap();
+    let annotation = "service.beta.kubernetes.io/azure-pip-prefix-id";
+    let wish = json!({"onehop.dev/target": "vip", annotation: prefix});
+    world.service("listed", json!({}), wish).await;
+    let address = world.has_address("listed").await;
+    let range = world.azure.document(&prefix).unwrap()["properties"]["ipPrefix"].clone();
+    let range: ipnet::Ipv4Net = range.as_str().unwrap().parse().unwrap();
+    assert!(
+        range.contains(&address.parse::<std::net::Ipv4Addr>().unwrap()),
+        "ZA-64: {address} is not of {range}"
+    );
+    let ids = world.azure.ids("publicIPAddresses");
+    let [id] = &ids[..] else {
+        panic!("{ids:?}");
+    };
+    assert!(id.ends_with("-allowed-outside"), "ZA-64: {id}");
+    let zones = world.azure.document(id).unwrap()["zones"].clone();
+    assert_eq!(zones, json!(["1", "2"]), "AZ-175");
+}

@@ -172,6 +172,7 @@ impl World {
                 resource_groups: vec!["rg".to_owned()],
                 clients: [("client".to_owned(), "secret".to_owned())].into(),
                 public: "20.0.0.0/22".parse().unwrap(),
+                zones: vec!["1".to_owned(), "2".to_owned()],
                 subnets: [(place.subnet_id(None), "10.0.4.0/24".parse().unwrap())].into(),
                 twin: |host| {
                     let [a, b, c, d] = host.octets().map(u16::from);

@@ -76,6 +76,7 @@ impl Api {
                 resource_groups: vec!["g".to_owned()],
                 clients: [("client".to_owned(), "secret".to_owned())].into(),
                 public: "20.0.0.0/24".parse().unwrap(),
+                zones: vec!["1".to_owned(), "2".to_owned()],
                 subnets: [(SUBNET.to_owned(), "10.0.4.0/24".parse().unwrap())].into(),
                 twin: |host| {
                     let [a, b, c, d] = host.octets().map(u16::from);
@@ -367,6 +368,62 @@ async fn az380_az495_what_azure_refuses_is_refused_with_its_code() {
         .request(Method::GET, &id("loadBalancers", "lb"), Body::empty(), None)
         .await;
     assert_eq!(missing.code(), "400 MissingApiVersionParameter", "AZ-492");
+}
+
+#[tokio::test(start_paused = true)]
+async fn az175_zones_are_of_the_region_and_chosen_once() {
+    let api = Api::start().await;
+    let said = "/subscriptions/s/providers/Microsoft.Network";
+    let said = api.call(Method::GET, said, &Value::Null, None).await;
+    let here = json!([{"location": "westus", "zones": ["1", "2"]}]);
+    assert_eq!(
+        said.body["resourceTypes"][0]["zoneMappings"], here,
+        "AZ-175"
+    );
+    let zoned = |zones: &[&str]| {
+        let mut document = public_ip();
+        document["zones"] = json!(zones);
+        document
+    };
+    let codes = [
+        (zoned(&["9"]), "400 LocationNotSupportAvailabilityZones"),
+        (zoned(&["1", "2"]), "201 -"),
+        (
+            zoned(&["1"]),
+            "400 ResourceAvailabilityZonesCannotBeModified",
+        ),
+        (public_ip(), "400 ResourceAvailabilityZonesCannotBeModified"),
+    ];
+    for (document, code) in codes {
+        let answer = api.put("publicIPAddresses", "zoned", document).await;
+        assert_eq!(answer.code(), code);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn za64_addresses_are_drawn_from_a_prefix_and_no_other_ones_are() {
+    let api = Api::start().await;
+    let of = |prefix: &str| {
+        let mut document = public_ip();
+        document["properties"]["publicIPPrefix"] = json!({"id": id("publicIPPrefixes", prefix)});
+        document
+    };
+    let answer = api.put("publicIPAddresses", "none", of("missing")).await;
+    assert_eq!(answer.code(), "400 InvalidResourceReference");
+    let wrong = json!({"location": "westus", "properties": {"prefixLength": 8}});
+    let answer = api.put("publicIPPrefixes", "wrong", wrong).await;
+    assert_eq!(answer.code(), "400 InvalidPublicIPPrefixLength");
+    let prefix = json!({"location": "westus", "properties": {"prefixLength": 31}});
+    let made = api.put("publicIPPrefixes", "two", prefix).await;
+    assert_eq!(made.body["properties"]["ipPrefix"], "20.0.0.254/31");
+    let mut given = Vec::new();
+    for name in ["first", "second", "third"] {
+        let made = api.put("publicIPAddresses", name, of("two")).await;
+        given.push(made.body["properties"]["ipAddress"].clone());
+        tokio::time::sleep(OPERATION).await;
+    }
+    assert_eq!(given[..2], ["20.0.0.254", "20.0.0.255"], "ZA-64");
+    assert_eq!(given[2], Value::Null, "none is left");
 }
 
 #[tokio::test(start_paused = true)]

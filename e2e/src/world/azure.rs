@@ -62,6 +62,7 @@ pub(super) fn subscription(cloud: Cloud) -> Azure {
             resource_groups: vec![GROUP.to_owned()],
             clients: [(CLIENT.to_owned(), SECRET.to_owned())].into(),
             public: PUBLIC,
+            zones: ["1", "2", "3"].map(str::to_owned).into(),
             subnets: [(
                 format!("{}/subnets/nodes", network("virtualNetworks", "vnet")),
                 INTERNAL,

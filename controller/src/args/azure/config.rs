@@ -23,6 +23,7 @@ pub(super) struct CloudConfig {
     pub(super) resource_manager_endpoint: Option<String>,
     pub(super) resource_group: Option<String>,
     pub(super) location: Option<String>,
+    pub(super) extended_location_name: Option<String>,
     pub(super) vnet_name: Option<String>,
     pub(super) vnet_resource_group: Option<String>,
     pub(super) subnet_name: Option<String>,

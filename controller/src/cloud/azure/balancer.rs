@@ -64,12 +64,14 @@ pub fn new(settings: &Settings) -> Value {
     let mut tags = settings.tags.clone();
     tags.insert(names::TAG_INSTALL.to_owned(), settings.install.to_string());
     tags.insert(names::TAG_GENERATION.to_owned(), "1".to_owned());
-    json!({
+    let mut document = json!({
         "location": settings.place.location,
         "sku": {"name": "Standard", "tier": "Regional"},
         "tags": tags,
         "properties": {FRONTENDS: [], POOLS: [], RULES: [], PROBES: []},
-    })
+    });
+    settings.place.put_in_edge_zone(&mut document);
+    document
 }
 
 /// Whether a load balancer is this install's to write: its own or, if it was said so, the cluster's, which has no tag

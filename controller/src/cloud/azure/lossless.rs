@@ -289,7 +289,7 @@ proptest! {
                 let named = annotated(ServiceSpec { key: key(n), uid: uid(n).as_str().into(), ..own(&[80]) }, &[("azure-pip-name", "shared")]);
                 spec.options = resolved(&named).options;
                 let (service, wishes) = (key(n), annotations::of_options(&spec));
-                let asker = Asker { service: &service, spec: &spec, wishes: &wishes };
+                let asker = Asker { service: &service, spec: &spec, wishes: &wishes, zones: &[] };
                 let it = asker.public_ip(&settings, std::slice::from_ref(&pip), onehop_core::id::IpFamily::V4).unwrap();
                 pip = it.write.unwrap_or(pip);
             } else {

@@ -32,6 +32,7 @@ pub mod takeover;
 mod tenants;
 #[cfg(test)]
 mod testkit;
+pub mod zones;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -35,6 +35,8 @@ pub struct Documents {
     pub security: Option<Value>,
     /// That of the pods' subnet, where it has its own (AZ-216).
     pub pod_security: Option<Value>,
+    /// Zones in which what is new is made: all of the region, none in an edge zone (AZ-175).
+    pub zones: Vec<String>,
 }
 
 /// Since when members are as they are, as far as this process knows: Azure does not say (AZ-292).
@@ -252,6 +254,7 @@ pub fn build(
         service,
         spec,
         wishes: &wishes,
+        zones: &documents.zones,
     };
     let balancer = documents.balancers.get(&part::kind(&wishes));
     let (mut public_ips, mut uses) = (Vec::new(), Vec::new());
@@ -274,12 +277,14 @@ pub fn build(
         frontends.insert(*family, (address, there));
     }
     let others = balancer.map_or_else(Vec::new, |it| used_by_others(it, spec));
+    let zones = balancer.and_then(|it| zones_before(it, spec));
     let part = Part::new(
         settings,
         Makings {
             spec,
             wishes: &wishes,
             left_to_others: &others,
+            zones: zones.as_deref().unwrap_or(&documents.zones),
         },
         |family| {
             // Each family of the spec was put in just above.
@@ -317,6 +322,21 @@ fn used_by_others(balancer: &Value, spec: &LoadBalancerSpec) -> Vec<String> {
             || !other_users(balancer, frontend).is_empty()
     });
     used.map(str::to_owned).collect()
+}
+
+/// The zones in which the Service's frontends are: one in another subnet is made in them, too (AZ-175).
+fn zones_before(balancer: &Value, spec: &LoadBalancerSpec) -> Option<Vec<String>> {
+    let base = names::base(&spec.service_uid);
+    let frontends = children(balancer, FRONTENDS).iter();
+    let mut zones = frontends
+        .filter(|frontend| names::is_of(name(frontend), &base))
+        .filter_map(|frontend| frontend.get("zones")?.as_array());
+    let zones = zones.find(|zones| !zones.is_empty())?.iter();
+    Some(
+        zones
+            .filter_map(|it| it.as_str().map(str::to_owned))
+            .collect(),
+    )
 }
 
 /// The frontend that holds an address already: Services that share it share the frontend (AZ-171). One whose address

@@ -93,6 +93,8 @@ pub struct Makings<'a> {
     pub wishes: &'a Wishes,
     /// Frontends of its name that others use.
     pub left_to_others: &'a [String],
+    /// Zones of a private frontend that is new (AZ-175).
+    pub zones: &'a [String],
 }
 
 impl Part {
@@ -128,8 +130,12 @@ impl Part {
                 let mut free = std::iter::once(own.clone()).chain(more);
                 free.find(|name| !taken(name)).unwrap_or(own)
             });
-            part.frontends
-                .push(frontend_child(settings, &name, address, *family));
+            part.frontends.push(frontend_child(
+                settings,
+                &name,
+                (address, makings.zones),
+                *family,
+            ));
             let side = Side {
                 settings,
                 makings,
@@ -154,7 +160,13 @@ pub fn kind(wishes: &Wishes) -> Kind {
     }
 }
 
-fn frontend_child(settings: &Settings, name: &str, address: &Address, family: IpFamily) -> Child {
+/// The zones of one that is there are kept, whatever becomes of its address (AZ-175).
+fn frontend_child(
+    settings: &Settings,
+    name: &str,
+    (address, zones): (&Address, &[String]),
+    family: IpFamily,
+) -> Child {
     let (wish, at_birth) = match address {
         Address::Public { id } => (json!({"publicIPAddress": {"id": id}}), json!({})),
         Address::Private { subnet, pinned } => {
@@ -172,7 +184,12 @@ fn frontend_child(settings: &Settings, name: &str, address: &Address, family: Ip
             }
         }
     };
-    child(name, wish, at_birth)
+    let mut child = child(name, wish, at_birth);
+    // A public one is where its public IP is.
+    if matches!(address, Address::Private { .. }) && !zones.is_empty() {
+        child.at_birth["zones"] = json!(zones);
+    }
+    child
 }
 
 fn child(name: &str, wish: Value, at_birth: Value) -> Child {

@@ -34,6 +34,8 @@ pub struct Asker<'a> {
     pub spec: &'a LoadBalancerSpec,
     /// Its annotations, read again.
     pub wishes: &'a Wishes,
+    /// Zones of a public IP that is new (AZ-175).
+    pub zones: &'a [String],
 }
 
 impl Asker<'_> {
@@ -239,13 +241,17 @@ impl Asker<'_> {
         wish
     }
 
-    /// AZ-175. Zones are left to Azure, which makes a Standard one in all of them.
+    /// AZ-175.
     fn new_document(&self, settings: &Settings, family: IpFamily) -> Value {
         let mut document = json!({
             "location": settings.place.location,
             "sku": {"name": "Standard", "tier": "Regional"},
             "properties": {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": family.as_str()},
         });
+        settings.place.put_in_edge_zone(&mut document);
+        if !self.zones.is_empty() {
+            document["zones"] = json!(self.zones);
+        }
         if let Some(prefix) = self.wishes.prefix.of(family, &self.spec.families) {
             document["properties"]["publicIPPrefix"] = json!({"id": prefix});
         }

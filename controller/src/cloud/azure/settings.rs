@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use onehop_core::crd::{MembershipPolicy, TargetMode};
 use onehop_core::id::{Cidr, InstallId};
+use serde_json::{Value, json};
 
 use super::resolve::Flavour;
 use crate::cloud::local::resolve::NodeProxy;
@@ -109,6 +110,8 @@ pub struct Place {
     pub resource_group: String,
     /// The region.
     pub location: String,
+    /// The edge zone of the region that the cluster is in, if it is in one: what is made there is in no zone (AZ-175).
+    pub edge_zone: Option<String>,
     /// Name of our load balancer; the internal one has `-internal` behind it.
     pub load_balancer: String,
     /// Resource group of the virtual network.
@@ -180,6 +183,21 @@ impl Place {
         };
         let part = format!("/resourcegroups/{}/", group.to_ascii_lowercase());
         id.to_ascii_lowercase().contains(&part)
+    }
+
+    /// Says in a new document that it is in the edge zone, where the cluster is in one (AZ-175).
+    pub fn put_in_edge_zone(&self, document: &mut Value) {
+        if let Some(name) = &self.edge_zone {
+            document["extendedLocation"] = json!({"name": name, "type": "EdgeZone"});
+        }
+    }
+
+    /// Resource id of what Azure says of Microsoft.Network and its regions.
+    pub fn provider_id(&self) -> String {
+        format!(
+            "/subscriptions/{}/providers/Microsoft.Network",
+            self.subscription
+        )
     }
 
     /// Name of a load balancer of ours (AZ-081, AZ-099).

@@ -28,6 +28,7 @@ pub(super) fn settings() -> Settings {
             subscription: "subscription".to_owned(),
             resource_group: "rg".to_owned(),
             location: "westus".to_owned(),
+            edge_zone: None,
             load_balancer: "lbname".to_owned(),
             vnet_resource_group: "rg".to_owned(),
             vnet: "vnet".to_owned(),
@@ -122,6 +123,7 @@ pub(super) fn part_of(spec: &LoadBalancerSpec) -> Part {
         spec,
         wishes: &wishes,
         left_to_others: &[],
+        zones: &[],
     };
     Part::new(&settings(), makings, |_| {
         let private = Address::Private {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
 use super::check;
@@ -38,6 +39,7 @@ impl Subscription {
         match kind {
             "loadBalancers" => self.complete_balancer(id, &mut document)?,
             "publicIPAddresses" => self.complete_public_ip(id, &mut document)?,
+            "publicIPPrefixes" => self.complete_prefix(id, &mut document)?,
             "networkSecurityGroups" => {
                 if document["properties"]["securityRules"].is_null() {
                     document["properties"]["securityRules"] = json!([]);
@@ -55,7 +57,28 @@ impl Subscription {
         Ok(document)
     }
 
+    /// The zones of a resource are zones of its region (AZ-175).
+    fn in_zones(&self, document: &Value) -> Result<(), Refusal> {
+        let zones = document["zones"].as_array().into_iter().flatten();
+        let known = |zone: &Value| self.setup.zones.iter().any(|known| *zone == json!(known));
+        match zones.into_iter().find(|zone| !known(zone)) {
+            None => Ok(()),
+            Some(zone) => {
+                let message = format!("zone {zone} is not supported in {}", self.setup.location);
+                Err(Refusal::bad("LocationNotSupportAvailabilityZones", message))
+            }
+        }
+    }
+
     fn complete_balancer(&mut self, id: &str, document: &mut Value) -> Result<(), Refusal> {
+        let old = self.show(id).unwrap_or_default();
+        for frontend in list(document, "frontendIPConfigurations") {
+            self.in_zones(frontend)?;
+            let mut olds = list(&old, "frontendIPConfigurations").iter();
+            if let Some(old) = olds.find(|it| it["name"] == frontend["name"]) {
+                zones_stay(old, frontend)?;
+            }
+        }
         for kind in CHILDREN {
             for child in list_mut(document, kind) {
                 let name = child["name"].as_str().unwrap_or_default().to_owned();
@@ -108,8 +131,46 @@ impl Subscription {
         Ok(())
     }
 
+    fn public_addresses(&self) -> BTreeSet<IpAddr> {
+        let all = self.documents.values();
+        all.filter_map(|document| document["properties"]["ipAddress"].as_str()?.parse().ok())
+            .collect()
+    }
+
+    fn prefixes(&self) -> Vec<Ipv4Net> {
+        self.documents.values().filter_map(range_of).collect()
+    }
+
+    /// The last range of this length that is free; IPv4 alone.
+    fn complete_prefix(&self, id: &str, document: &mut Value) -> Result<(), Refusal> {
+        if let Some(old) = self.show(id).as_ref().and_then(range_of) {
+            document["properties"]["ipPrefix"] = json!(old.to_string());
+            return Ok(());
+        }
+        let length = document["properties"]["prefixLength"].as_u64();
+        let length = length.and_then(|length| u8::try_from(length).ok());
+        let ranges = length.and_then(|length| self.setup.public.subnets(length).ok());
+        let Some(ranges) = ranges else {
+            let message = "prefixLength is missing, or out of range";
+            return Err(Refusal::bad("InvalidPublicIPPrefixLength", message));
+        };
+        let (taken, prefixes) = (self.public_addresses(), self.prefixes());
+        let is_free = |range: &Ipv4Net| {
+            let holds = |it: &IpAddr| matches!(it, IpAddr::V4(it) if range.contains(it));
+            let overlaps = |it: &Ipv4Net| it.contains(range) || range.contains(it);
+            !taken.iter().any(holds) && !prefixes.iter().any(overlaps)
+        };
+        let free = ranges.filter(is_free).last();
+        let free = free
+            .ok_or_else(|| Refusal::bad("PublicIPPrefixCountLimitReached", "no range is left"))?;
+        document["properties"]["ipPrefix"] = json!(free.to_string());
+        Ok(())
+    }
+
     fn complete_public_ip(&mut self, id: &str, document: &mut Value) -> Result<(), Refusal> {
+        self.in_zones(document)?;
         if let Some(old) = self.show(id) {
+            zones_stay(&old, document)?;
             for key in ["ipAddress", "ipConfiguration"] {
                 if !old["properties"][key].is_null() {
                     document["properties"][key] = old["properties"][key].clone();
@@ -117,22 +178,50 @@ impl Subscription {
             }
         }
         if document["properties"]["ipAddress"].is_null() {
-            let taken: BTreeSet<&str> = self
-                .documents
-                .values()
-                .filter_map(|document| document["properties"]["ipAddress"].as_str())
-                .collect();
+            let taken = self.public_addresses();
             let six = document["properties"]["publicIPAddressVersion"] == "IPv6";
             let twin = six.then_some(self.setup.twin);
-            let free = free(self.setup.public.hosts(), twin, |it| {
-                taken.contains(it.to_string().as_str())
-            });
+            let free = match document["properties"]["publicIPPrefix"]["id"].as_str() {
+                Some(prefix) => {
+                    let range = self.show(prefix).and_then(|it| range_of(&it));
+                    let range = range.ok_or_else(|| {
+                        let message = format!("there is no public IP prefix {prefix}");
+                        Refusal::bad("InvalidResourceReference", message)
+                    })?;
+                    // Every address of a prefix is given, its first and last, too.
+                    let all = u32::from(range.network())..=u32::from(range.broadcast());
+                    free(all.map(Ipv4Addr::from), twin, |it| taken.contains(it))
+                }
+                None => {
+                    let prefixes = self.prefixes();
+                    let hosts = self.setup.public.hosts();
+                    let hosts = hosts.filter(|it| !prefixes.iter().any(|range| range.contains(it)));
+                    free(hosts, twin, |it| taken.contains(it))
+                }
+            };
             let free = free
                 .ok_or_else(|| Refusal::bad("PublicIPCountLimitReached", "no public IP is left"))?;
             document["properties"]["ipAddress"] = json!(free.to_string());
         }
         Ok(())
     }
+}
+
+/// The range of a prefix.
+fn range_of(prefix: &Value) -> Option<Ipv4Net> {
+    prefix["properties"]["ipPrefix"].as_str()?.parse().ok()
+}
+
+/// Zones are chosen once.
+fn zones_stay(old: &Value, new: &Value) -> Result<(), Refusal> {
+    if old["zones"] == new["zones"] {
+        return Ok(());
+    }
+    let message = format!("the zones of {} are {} and stay", old["name"], old["zones"]);
+    Err(Refusal::bad(
+        "ResourceAvailabilityZonesCannotBeModified",
+        message,
+    ))
 }
 
 /// The first address that is free: of these, or of their IPv6 ones.

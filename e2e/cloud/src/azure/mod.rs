@@ -51,6 +51,8 @@ pub struct Setup {
     pub clients: BTreeMap<String, String>,
     /// From where public IPs are given.
     pub public: Ipv4Net,
+    /// Availability zones of the region.
+    pub zones: Vec<String>,
     /// Subnets by id, each with its range: of internal frontends.
     pub subnets: BTreeMap<String, Ipv4Net>,
     /// The IPv6 address that is given in place of an IPv4 one of these ranges.

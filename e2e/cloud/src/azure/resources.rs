@@ -150,6 +150,9 @@ impl Subscription {
         if let Some((scope, list)) = ask.path.split_once("/providers/Microsoft.Authorization/") {
             return self.rights(scope, list);
         }
+        if let Some(scope) = ask.path.strip_suffix("/providers/Microsoft.Network") {
+            return self.provider(scope);
+        }
         let target = self.target(&ask.path)?;
         let call = format!("{} {}", ask.method, target.kind());
         *self.calls.entry(call).or_default() += 1;
@@ -179,6 +182,19 @@ impl Subscription {
             at: now,
         });
         answer
+    }
+
+    /// What Azure says of the region: where public IPs can be (AZ-175).
+    fn provider(&self, scope: &str) -> Result<Answer, Refusal> {
+        self.may("Microsoft.Resources/subscriptions/providers/read", scope)?;
+        let here = json!({"location": self.setup.location, "zones": self.setup.zones});
+        let kind = json!({"resourceType": "publicIPAddresses", "locations": [self.setup.location], "zoneMappings": [here]});
+        let body = json!({
+            "id": format!("{scope}/providers/Microsoft.Network"),
+            "namespace": "Microsoft.Network",
+            "resourceTypes": [kind],
+        });
+        Ok(Answer::of(StatusCode::OK, body))
     }
 
     fn target(&self, path: &str) -> Result<Target, Refusal> {

@@ -28,7 +28,7 @@ impl Subscription {
             .try_for_each(|action| self.may(action, &target.id))
     }
 
-    fn may(&self, action: &str, scope: &str) -> Result<(), Refusal> {
+    pub(super) fn may(&self, action: &str, scope: &str) -> Result<(), Refusal> {
         let listed = self.setup.actions.as_ref();
         let taken = self.faults.denied.iter().any(|denied| denied == action);
         if taken || listed.is_some_and(|listed| !listed.contains(action)) {

@@ -30,6 +30,7 @@ const VERSIONS: [(&str, &str); 5] = [
 ];
 const NETWORK: &str = "2025-05-01";
 const AUTHORIZATION: &str = "2022-04-01";
+const RESOURCES: &str = "2021-04-01";
 /// Pages of one list that are read (AZ-373).
 const MOST_PAGES: usize = 200;
 /// Between two looks at an operation, where Azure does not say (AZ-360).
@@ -358,6 +359,10 @@ impl Arm {
         if id.contains("/providers/Microsoft.Authorization/") {
             url.query_pairs_mut()
                 .append_pair("api-version", AUTHORIZATION);
+            return url;
+        }
+        if id.ends_with("/providers/Microsoft.Network") {
+            url.query_pairs_mut().append_pair("api-version", RESOURCES);
             return url;
         }
         let kind = kind_of(id);

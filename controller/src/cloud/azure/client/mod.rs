@@ -37,6 +37,7 @@ use super::public_ip::{self, address_of, services_of};
 use super::rights::{self, Missing, Shown};
 use super::settings::{Kind, Settings, Side};
 use super::step::AzureStep;
+use super::zones;
 use crate::cloud::{Class, CloudError, https};
 use crate::lease::Fence;
 use crate::plan::{Effect, Existing};
@@ -48,6 +49,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a write is planned anew after somebody else was faster (AZ-370).
 const TRIES: usize = 5;
+/// How long the zones of the region are believed (AZ-175).
+const ZONES_FRESH: Duration = Duration::from_mins(30);
 
 /// How to reach Azure.
 #[derive(Clone, Debug)]
@@ -338,9 +341,38 @@ impl Client {
             public_ips,
             security,
             pod_security,
+            zones: self.zones().await?,
         };
         self.store.replace(documents, version, self.clock.now());
         Ok(())
+    }
+
+    /// AZ-175. Who may not read them leaves them to Azure.
+    async fn zones(&self) -> Result<Vec<String>, CloudError> {
+        let place = &self.settings.place;
+        if place.edge_zone.is_some() {
+            return Ok(Vec::new());
+        }
+        let now = self.clock.now();
+        let known = self.store.zones();
+        if let Some((zones, at)) = &known
+            && now.since(*at) < ZONES_FRESH
+        {
+            return Ok(zones.clone());
+        }
+        let tried = "read the zones of the region";
+        let read = self.arm.get(&place.provider_id(), tried).await;
+        let zones = match (read, known) {
+            (Ok(provider), _) => zones::of_region(&provider.unwrap_or_default(), &place.location),
+            (Err(error), _) if error.class == Class::WrongInput => {
+                tracing::warn!(%error, "new addresses are made without zones, in those that Azure chooses");
+                Vec::new()
+            }
+            (Err(_), Some((zones, _))) => zones,
+            (Err(error), None) => return Err(error),
+        };
+        self.store.set_zones(zones.clone(), now);
+        Ok(zones)
     }
 
     async fn security_group(&self, side: Side) -> Result<Option<Value>, CloudError> {

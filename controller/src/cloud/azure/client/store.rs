@@ -36,6 +36,7 @@ struct State {
     asked: BTreeMap<ServiceKey, Time>,
     missing: Arc<Vec<Missing>>,
     looked_for_rights: bool,
+    zones: Option<(Vec<String>, Time)>,
     /// What was found out of them, until documents or roster change.
     standing: Option<Arc<Standing>>,
 }
@@ -198,6 +199,16 @@ impl Store {
             missing: Arc::clone(&state.missing),
             standing,
         }
+    }
+
+    /// The zones of the region, and when that was found out.
+    pub(super) fn zones(&self) -> Option<(Vec<String>, Time)> {
+        self.state().zones.clone()
+    }
+
+    /// The zones of the region.
+    pub(super) fn set_zones(&self, zones: Vec<String>, at: Time) {
+        self.state().zones = Some((zones, at));
     }
 
     /// What we may not do, if that was found out.

@@ -157,6 +157,7 @@ fn az185_tags_of_the_configuration_are_merged_and_obsolete_ones_go_where_it_says
         service: &service,
         spec: &spec,
         wishes: &wishes,
+        zones: &[],
     };
     let pip = json!({"id": settings.place.public_ip_id(None, "kubernetes-atest1"), "name": "kubernetes-atest1",
         "tags": {names::TAG_INSTALL: "demo-azure", names::TAG_GENERATION: "1", names::TAG_SERVICE: "default/test1",
@@ -221,6 +222,7 @@ fn az094_az180_az081_the_peers_names_and_tags_are_ours_to_write_only_where_it_is
         service: &of,
         spec: &spec,
         wishes: &wishes,
+        zones: &[],
     };
     let made = asker.public_ip(&off, &[], onehop_core::id::IpFamily::V4);
     let made = made.unwrap().write.unwrap();

@@ -284,6 +284,36 @@ fn zi30_az041_another_subnet_is_one_write_with_an_address_of_it() {
 }
 
 #[test]
+fn za49_az175_a_private_frontend_is_in_all_zones_and_stays_in_those_that_it_has() {
+    let of = |subnet: &str| {
+        let wishes = [
+            ("azure-load-balancer-internal", "true"),
+            ("azure-load-balancer-internal-subnet", subnet),
+        ];
+        intent(&annotated(own(&[80]), &wishes), &[], &[(1, READY)])
+    };
+    let zones = |cloud: &Cloud| {
+        let frontends = children(&cloud.documents.balancers[&Kind::Internal], FRONTENDS);
+        frontends[0].get("zones").cloned()
+    };
+    let region = |zones: &[&str]| zones.iter().map(|zone| (*zone).to_owned()).collect();
+    let mut cloud = Cloud::default();
+    cloud.documents.zones = region(&["1", "2"]);
+    cloud.settle(Some(&of("old")), NOW);
+    assert_eq!(zones(&cloud), Some(json!(["1", "2"])), "ZA-49: new");
+    give_private(&mut cloud);
+    // The region gets another one.
+    cloud.documents.zones = region(&["1", "2", "3"]);
+    assert_eq!(cloud.settle(Some(&of("old")), NOW), [""; 0], "AZ-104");
+    cloud.settle(Some(&of("new")), NOW);
+    assert_eq!(zones(&cloud), Some(json!(["1", "2"])), "ZA-49: changed");
+    // An edge zone, or a region without zones.
+    let mut cloud = Cloud::default();
+    cloud.settle(Some(&of("old")), NOW);
+    assert_eq!(zones(&cloud), None, "ZA-49");
+}
+
+#[test]
 fn zi34_az135_az311_internal_ipv6_goes_without_floating_ip() {
     let of = |target: &str| {
         let mut six = annotated(

@@ -3,6 +3,48 @@ use super::super::testkit::*;
 use super::*;
 use onehop_core::service::ServiceSpec;
 
+#[test]
+fn az175_a_new_public_ip_is_in_all_zones_of_the_region_or_in_the_edge_zone() {
+    let made = |settings: &Settings, zones: &[&str]| {
+        let spec = resolved(&own(&[80]));
+        let wishes = super::super::annotations::of_options(&spec);
+        let zones: Vec<String> = zones.iter().map(|zone| (*zone).to_owned()).collect();
+        let asker = Asker {
+            service: &key(),
+            spec: &spec,
+            wishes: &wishes,
+            zones: &zones,
+        };
+        let asked = asker.public_ip(settings, &[], IpFamily::V4);
+        asked.unwrap().write.unwrap()
+    };
+    let document = made(&settings(), &["1", "2", "3"]);
+    assert_eq!(document["zones"], json!(["1", "2", "3"]), "AZ-175");
+    assert_eq!(
+        (
+            &document["sku"]["name"],
+            &document["properties"]["publicIPAllocationMethod"]
+        ),
+        (&json!("Standard"), &json!("Static")),
+        "AZ-175"
+    );
+    assert_eq!(made(&settings(), &[]).get("zones"), None);
+    let mut edge = settings();
+    edge.place.edge_zone = Some("microsoftlosangeles1".to_owned());
+    let place = json!({"name": "microsoftlosangeles1", "type": "EdgeZone"});
+    assert_eq!(made(&edge, &[])["extendedLocation"], place);
+    assert_eq!(
+        super::super::balancer::new(&edge)["extendedLocation"],
+        place
+    );
+    // One that is there is left where it is.
+    assert_eq!(
+        ask(&own(&[80]), &[managed()]).unwrap().write,
+        None,
+        "AZ-104"
+    );
+}
+
 fn ask(service: &ServiceSpec, all: &[Value]) -> Result<PublicIp, Refusal> {
     let spec = resolved(service);
     let wishes = annotations::of_options(&spec);
@@ -10,6 +52,7 @@ fn ask(service: &ServiceSpec, all: &[Value]) -> Result<PublicIp, Refusal> {
         service: &key(),
         spec: &spec,
         wishes: &wishes,
+        zones: &[],
     }
     .public_ip(&settings(), all, IpFamily::V4)
 }
@@ -223,6 +266,7 @@ fn az315_zi23_a_service_that_gets_or_loses_a_family_keeps_the_address_of_the_oth
             service: &key(),
             spec: &spec,
             wishes: &wishes,
+            zones: &[],
         };
         asker.public_ip(&settings(), all, family).unwrap()
     };

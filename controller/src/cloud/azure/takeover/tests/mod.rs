@@ -57,8 +57,7 @@ fn documents() -> Documents {
     Documents {
         balancers: BTreeMap::from([(Kind::External, balancer)]),
         public_ips: vec![pip],
-        security: None,
-        pod_security: None,
+        ..Documents::default()
     }
 }
 
