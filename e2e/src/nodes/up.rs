@@ -1,6 +1,6 @@
 //! `./e2e/run up --nodes real`: a cluster of real nodes that stays until Ctrl-C.
 
-use super::upstream::config;
+use super::upstream::{NODES, config};
 use crate::world::{Proxy, World};
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -27,7 +27,7 @@ pub async fn run(args: Args) -> Result<()> {
         Proxy::Replace
     };
     let mut world = tokio::select! {
-        world = World::start(config(proxy, |step| println!("    {step}"))) => world?,
+        world = World::start(config(&NODES, proxy, |step| println!("    {step}"))) => world?,
         _ = tokio::signal::ctrl_c() => return Ok(()),
         _ = terminated.recv() => return Ok(()),
     };

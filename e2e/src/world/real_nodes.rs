@@ -146,16 +146,19 @@ impl RealNodes {
 async fn ready(nodes: &Api<Node>, clock: Clock, node: &NodeNet, machine: &Machine) -> Result<()> {
     let what = format!("node {} is ready", node.name());
     eventually(&clock, &what, READY_WITHIN, async || {
-        machine.check().map_err(|e| e.to_string())?;
+        // What has ended does not become ready.
+        if let Err(ended) = machine.check() {
+            return Ok(Err(ended));
+        }
         let found = nodes.get(node.name()).await.map_err(|e| e.to_string())?;
         let conditions = found.status.and_then(|s| s.conditions).unwrap_or_default();
         let ready = conditions.iter().find(|c| c.type_ == "Ready");
         match ready {
-            Some(condition) if condition.status == "True" => Ok(()),
+            Some(condition) if condition.status == "True" => Ok(Ok(())),
             other => Err(format!("{other:?}")),
         }
     })
-    .await?;
+    .await??;
     let pods = node.pod_cidr();
     let all = [pods.to_string(), node.pod_cidr6().to_string()];
     let patch = json!({"spec": {"podCIDR": pods.to_string(), "podCIDRs": all}});

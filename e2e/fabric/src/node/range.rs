@@ -22,7 +22,7 @@ impl NodeNet {
     }
 
     /// Opens the network to pods that a CNI plugin cables: any address of [`NodeNet::pod_range`] may be used. Pods reach
-    /// the management network, too, as the node (IPv4 only), and what lives there reaches the node.
+    /// the management network, too, as the node (IPv4 only), and what lives there reaches the node and its pods.
     pub(crate) fn open_pod_range(&self, management: &Netns) -> Result<()> {
         let [via4, via6] = both(self.secondary_address());
         let all = (FIRST_POD..=LAST_POD).map(|number| self.pod_addresses(number));
@@ -46,7 +46,16 @@ impl NodeNet {
                 "rule add pref 1536 from {pods} lookup {SECONDARY_TABLE}"
             ));
         batch.run(self.netns())?;
-        self.open_management(management)
+        self.open_management(management)?;
+        // An API server is a proxy to pods.
+        let mut batch = Batch::default();
+        batch.line(format!(
+            "route add {} via {} src {}",
+            self.pod_cidr(),
+            self.management_address(),
+            Fabric::MANAGEMENT
+        ));
+        batch.run(management)
     }
 
     /// Lets its pods reach the management network, as the node: by its address, for which there is a way back.

@@ -63,6 +63,8 @@ impl Suite<'_> {
                 "--dump-logs-on-failure=true",
             ])
             .arg("--cluster-ip-range=10.244.0.0/16")
+            // Only the first of its processes would find out; specs that want two nodes skip in the others.
+            .arg(format!("--num-nodes={}", world.nodes.len()))
             .current_dir(&folder)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
