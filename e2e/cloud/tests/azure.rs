@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use common::START;
 use e2e_cloud::azure::{Azure, Faults, Setup};
 use e2e_cloud::driver::VirtualNode;
-use e2e_cloud::engine::{Config, Engine, Profile, TargetState};
+use e2e_cloud::engine::{Choice, Config, Engine, NodeId, Profile, TargetState};
 use e2e_cloud::scale::Scale;
 use e2e_cloud::{Cloud, Driver};
 use onehop_runtime::clock::Clock;
@@ -438,6 +438,27 @@ async fn az495_az188_ipv6_frontends_need_one_of_ipv4_beside_them() {
         refused.code(),
         "400 AtleastOneIpV4RequiredForIpV6LbFrontendIpConfiguration"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn fc26_fc27_flows_choose_by_what_the_rule_says() {
+    let api = Api::start().await;
+    for (said, choice) in [
+        ("SourceIP", Choice::Addresses),
+        ("SourceIPProtocol", Choice::AddressesAndProtocol),
+        ("Default", Choice::FiveTuple),
+    ] {
+        let mut body = balancer();
+        body["properties"]["loadBalancingRules"][0]["properties"]["loadDistribution"] = json!(said);
+        api.put("loadBalancers", "lb", body).await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let paths = api
+            .cloud
+            .look(|engine| engine.data_path(NodeId(0)))
+            .frontends;
+        let choices: Vec<_> = paths.values().map(|path| path.choice).collect();
+        assert_eq!(choices, [choice], "{said}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

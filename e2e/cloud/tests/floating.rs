@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use common::{FRONT, START, lb, tcp_group};
 use e2e_cloud::engine::{
-    GroupId, GroupSpec, HealthCheck, LbId, LbSpec, ListenerKey, Mode, Protocol, TargetState,
+    Choice, GroupId, GroupSpec, HealthCheck, LbId, LbSpec, ListenerKey, Mode, Protocol, TargetState,
 };
 use e2e_fabric::DropReason;
 use tokio::net::UdpSocket;
@@ -94,6 +94,27 @@ async fn fc29b_fc62_floating_flows_reach_all_members_and_stay_where_they_went() 
     let dropped = world.fabric.router().drop_count(DropReason::SrcCheckDrop);
     assert_eq!(dropped.unwrap(), 0);
     assert!(world.cloud().violations().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fc26_fc27_a_client_stays_with_a_member_where_the_choice_depends_on_addresses_only() {
+    let world = World::new();
+    let (one, two) = (member(&world, "one"), member(&world, "two"));
+    let sticky = GroupSpec {
+        choice: Choice::Addresses,
+        ..vip_group()
+    };
+    let (_, group) = world.balance(sticky, balancer(), &[&one, &two]).await;
+    let mut seen = BTreeSet::new();
+    for _ in 0..20 {
+        seen.insert(world.connect().await.unwrap().target);
+    }
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    world.update(&group, vip_group()).await;
+    for _ in 0..40 {
+        seen.insert(world.connect().await.unwrap().target);
+    }
+    assert_eq!(seen.len(), 2, "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use common::{FRONT, lb, tcp_group};
-use e2e_cloud::engine::{GroupSpec, HealthCheck, ListenerKey, Protocol, TargetState};
+use e2e_cloud::engine::{Choice, GroupSpec, HealthCheck, ListenerKey, Protocol, TargetState};
 use world::{PATIENCE, SILENCE, Talk, Target, World, ask, front};
 
 const HTTP: ListenerKey = ListenerKey {
@@ -60,6 +60,29 @@ async fn fc60_fc63_new_flows_reach_all_healthy_targets_with_the_clients_address(
     assert_eq!(seen, BTreeSet::from(["one".to_owned(), "two".to_owned()]));
     assert_eq!(world.state(&group, one.at), TargetState::Healthy);
     assert!(world.cloud().violations().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fc26_fc27_a_client_stays_with_a_target_where_the_choice_depends_on_addresses_only() {
+    for choice in [Choice::Addresses, Choice::AddressesAndProtocol] {
+        let world = World::new();
+        let (one, two) = (Target::new(&world, "one"), Target::new(&world, "two"));
+        let sticky = |group| GroupSpec { choice, ..group };
+        let (_, group) = world
+            .balance(sticky(quick_group()), lb("svc", &[FRONT]), &[&one, &two])
+            .await;
+        let mut seen = BTreeSet::new();
+        for _ in 0..20 {
+            seen.insert(world.connect().await.unwrap().target);
+        }
+        assert_eq!(seen.len(), 1, "{choice:?}: {seen:?}");
+        // Off again, new connections spread.
+        world.update(&group, quick_group()).await;
+        for _ in 0..40 {
+            seen.insert(world.connect().await.unwrap().target);
+        }
+        assert_eq!(seen.len(), 2, "{choice:?}: {seen:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -198,10 +198,12 @@ async fn defaults_are_the_profiles_and_what_is_shown_can_be_put_back() {
     let mut edited = group_body("web");
     edited["health"] = seen["health"].clone();
     edited["drainSeconds"] = json!(2.5);
+    assert_eq!(seen["choice"], "fiveTuple");
+    edited["choice"] = json!("addresses");
     let (status, put) = api.call(Method::PUT, &path, edited).await;
     assert_eq!(
-        (status, &put["drainSeconds"]),
-        (StatusCode::OK, &json!(2.5))
+        (status, &put["drainSeconds"], &put["choice"]),
+        (StatusCode::OK, &json!(2.5), &json!("addresses"))
     );
     // A TCP group is always probed, a UDP group only when it asks.
     let bare = |protocol: &str| json!({ "name": protocol, "protocol": protocol, "mode": "node" });

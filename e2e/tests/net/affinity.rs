@@ -5,14 +5,10 @@ use crate::{
     support::{Place, PodOnA, world_with_pod_on_a},
 };
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
+use e2e_cloud::engine::{Engine, TargetState};
 use onehop_e2e::{
     traffic::Transport,
-    world::{Cluster, ServiceManifest, eventually},
+    world::{Cluster, ServiceManifest, World, eventually},
 };
 use serde_json::{Value, json};
 use std::{
@@ -225,26 +221,42 @@ fn behind_a_load_balancer(policy: &str, affinity: &str) -> ServiceManifest {
         .with("sessionAffinity", json!(affinity))
 }
 
-/// A client comes back through the load balancer, with affinity from the start, without it, and with it again. The load
-/// balancer has one node to send it to, as one that keeps clients on a node would.
-async fn affinity_of_a_load_balancer(on: Cluster, policy: &str, usable: &[&str]) -> Result<()> {
+/// A choice is kept as long as the targets stay as they are: from here on they do.
+async fn both_nodes_take_flows(world: &World) -> Result<()> {
+    let what = "both nodes are healthy";
+    eventually(&world.clock, what, WITHIN, async || {
+        let inventory = world.cloud.look(Engine::inventory);
+        let targets = inventory.groups.iter().flat_map(|(_, targets)| targets);
+        let states: Vec<_> = targets.map(|t| (t.target, t.state)).collect();
+        // A group for each port, with both nodes.
+        let nodes: BTreeSet<IpAddr> = states.iter().map(|(at, _)| at.ip()).collect();
+        let healthy = |(_, state): &(_, TargetState)| *state == TargetState::Healthy;
+        if nodes.len() == 2 && states.iter().all(healthy) {
+            Ok(())
+        } else {
+            Err(format!("{states:?}"))
+        }
+    })
+    .await?;
+    world.cloud_settled().await;
+    Ok(())
+}
+
+/// A client comes back through the load balancer, with affinity from the start, without it, and with it again. Pods are on
+/// both nodes: the load balancer has to keep the client on one of them, and that node on a pod.
+async fn affinity_of_a_load_balancer(on: Cluster, policy: &str) -> Result<()> {
     let world = world_with_pod_on_a(on).await?;
-    let exclude = "node.kubernetes.io/exclude-from-external-load-balancers";
-    let label = json!({"metadata": {"labels": {exclude: "true"}}});
-    let nodes: Api<Node> = Api::all(world.kube());
-    nodes
-        .patch("b", &PatchParams::default(), &Patch::Merge(label))
-        .await?;
     world.serve_by("sticky", &ALL).await?;
     let served = world
         .serve(behind_a_load_balancer(policy, "ClientIP"))
         .await?;
     let lb = served.lb();
+    both_nodes_take_flows(&world).await?;
     let chosen = one(&world, Place::Outside, lb).await?;
-    assert!(usable.contains(&chosen.as_str()), "S-80, S-84: {chosen}");
+    assert!(ALL.contains(&chosen.as_str()), "S-80, S-84: {chosen}");
     let none = behind_a_load_balancer(policy, "None");
     world.objects.apply(none.json()).await?;
-    let wanted: BTreeSet<String> = usable.iter().map(|&pod| pod.to_owned()).collect();
+    let wanted: BTreeSet<String> = ALL.iter().map(|&pod| pod.to_owned()).collect();
     eventually(&world.clock, "S-82: every pod", WITHIN, async || {
         let pods = world.answering(Place::Outside, lb, 3 * TIMES).await;
         match pods {
@@ -268,11 +280,11 @@ async fn affinity_of_a_load_balancer(on: Cluster, policy: &str, usable: &[&str])
 pub(crate) async fn s80_s82_a_client_of_a_load_balancer_sticks_with_policy_cluster(
     on: Cluster,
 ) -> Result<()> {
-    affinity_of_a_load_balancer(on, "Cluster", &ALL).await
+    affinity_of_a_load_balancer(on, "Cluster").await
 }
 
 pub(crate) async fn s82_s84_a_client_of_a_load_balancer_sticks_with_policy_local(
     on: Cluster,
 ) -> Result<()> {
-    affinity_of_a_load_balancer(on, "Local", &ALL[..2]).await
+    affinity_of_a_load_balancer(on, "Local").await
 }

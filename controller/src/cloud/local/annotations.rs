@@ -12,6 +12,8 @@ use std::net::IpAddr;
 use onehop_core::crd::{MembershipPolicy, TargetMode};
 use onehop_core::service::ServiceSpec;
 
+use super::resolve::OPTION_AFFINITY;
+
 /// Target mode (K-50).
 pub const TARGET: &str = "onehop.dev/target";
 /// Membership policy (K-32).
@@ -173,6 +175,11 @@ pub fn parse(service: &ServiceSpec) -> (Wishes, Vec<Problem>) {
     );
     wishes.sharing_namespaces = parser.namespaces(wishes.sharing.is_some(), &mut wishes.origins);
     wishes.addresses = parser.addresses(service, &mut wishes.origins);
+    if service.affinity.is_some() {
+        let field = "spec.sessionAffinity".to_owned();
+        let origin = (OPTION_AFFINITY, "ClientIP".to_owned(), field);
+        wishes.origins.push(origin);
+    }
     let labels = [SHARING, METALLB_SHARING].into_iter();
     let labels = labels.filter(|key| service.labels.contains_key(*key));
     parser.hints.extend(labels.map(Hint::SharingLabel));
@@ -380,6 +387,19 @@ mod tests {
         assert_eq!(hints, expected, "C-09");
         let both = wishes(&[(METALLB_POOL, "blue"), (POOL, "red")]);
         assert_eq!(both.1.as_deref(), Some("red"), "C-22: ours first");
+    }
+
+    #[test]
+    fn s321_session_affinity_is_asked_of_the_load_balancer_too() {
+        let mut service = service(&[]);
+        assert_eq!(parse(&service).0.origins, []);
+        service.affinity = Some(std::time::Duration::from_secs(1));
+        let [(option, value, field)] = &parse(&service).0.origins[..] else {
+            panic!("S-321: one option");
+        };
+        let said = (*option, value.as_str(), field.as_str());
+        let wanted = (OPTION_AFFINITY, "ClientIP", "spec.sessionAffinity");
+        assert_eq!(said, wanted, "S-321");
     }
 
     #[test]

@@ -130,6 +130,8 @@ pub struct GroupSpec {
     pub probe: Option<Probe>,
     /// How long established flows go on after deregistration.
     pub drain_seconds: u32,
+    /// Whether all flows of a client choose the same target.
+    pub sticky: bool,
 }
 
 /// A health check.

@@ -22,6 +22,8 @@ pub const OPTION_POOL: &str = "addressPool";
 pub const OPTION_SHARING: &str = "sharingKey";
 /// Option name of the namespaces that the address may be shared with.
 pub const OPTION_SHARING_NAMESPACES: &str = "sharingNamespaces";
+/// Whether a client stays with the target that it chose first: there for `ClientIP`.
+pub const OPTION_AFFINITY: &str = "sessionAffinity";
 
 /// Who forwards on the nodes, and so which port tells their health (crd.md section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use super::model::{
 use super::names;
 use super::placing;
 use super::plan::Settings;
+use super::resolve::OPTION_AFFINITY;
 use crate::plan::membership::{self, Action, CloudState, Decision, Kind, Policy, Readiness};
 use crate::plan::{Intent, Members};
 
@@ -135,6 +136,7 @@ pub fn group_spec(
     GroupSpec {
         name: names::group(install, &intent.service, &intent.uid, &key, generation),
         tags,
+        sticky: placing::option(&intent.spec, OPTION_AFFINITY).is_some(),
         ..group_spec_untagged(port)
     }
 }
@@ -147,6 +149,7 @@ fn group_spec_untagged(port: &LoadBalancerPort) -> GroupSpec {
         mode: port.mode,
         probe: probe(port),
         drain_seconds: DRAIN_SECONDS,
+        sticky: false,
     }
 }
 

@@ -11,7 +11,8 @@ use super::tags;
 use super::xml::{el, members, wrap};
 use super::{Answer, Call};
 use crate::engine::{
-    GroupId, GroupSpec, HealthCheck, Mode, ProbeProtocol, Protocol, TargetSpec, TargetStatus,
+    Choice, GroupId, GroupSpec, HealthCheck, Mode, ProbeProtocol, Protocol, TargetSpec,
+    TargetStatus,
 };
 
 /// Attributes of a target group of a Network Load Balancer with their defaults; that of the client's address
@@ -526,5 +527,6 @@ fn engine_spec(group: &Group, protocol: Protocol) -> GroupSpec {
         drain: seconds(delay),
         preserve_client_ip: Some(on(PRESERVE)),
         proxy_protocol: on(PROXY),
+        choice: Choice::FiveTuple,
     }
 }

@@ -16,8 +16,8 @@ use super::error::Refusal;
 use super::resources::Subscription;
 use super::store::{child, list};
 use crate::engine::{
-    Engine, GroupId, GroupSpec, HealthCheck, LbId, LbSpec, ListenerKey, Mode, ProbeProtocol,
-    Protocol, Tags, TargetSpec,
+    Choice, Engine, GroupId, GroupSpec, HealthCheck, LbId, LbSpec, ListenerKey, Mode,
+    ProbeProtocol, Protocol, Tags, TargetSpec,
 };
 
 /// How long flows of a member that is Down go on: until they end.
@@ -319,6 +319,11 @@ fn of_rule(from: &Subscription, balancer: &Value, rule: &Value) -> Option<Wanted
             drain: FOR_EVER,
             preserve_client_ip: Some(true),
             proxy_protocol: false,
+            choice: match p["loadDistribution"].as_str() {
+                Some("SourceIP") => Choice::Addresses,
+                Some("SourceIPProtocol") => Choice::AddressesAndProtocol,
+                _ => Choice::FiveTuple,
+            },
         },
         targets,
     })

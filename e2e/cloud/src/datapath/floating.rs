@@ -5,7 +5,7 @@
 //! ```text
 //! floating-path   before tracking: first packet → floating-first; later ones: mark := flows(5-tuple), refreshed
 //! floating-first  chosen a moment ago: the same again; else → chain choose-<n>, if the frontend floats now
-//! choose-<n>      mark := hash of the 5-tuple mod n, then slots(frontend, hash); the flow is remembered
+//! choose-<n>      mark := hash of the 5-tuple, or of less, mod n, then slots(frontend, hash); the flow is remembered
 //! ```
 //! The mark is the number of a delivery link of the router (`e2e_fabric::Router::deliver`); whatever gets none goes on
 //! to be tracked. A TCP flow may be replaced by one of the same 5-tuple, since its end may have been said in the direction
@@ -27,6 +27,7 @@ use onehop_nft::{
     Value,
 };
 
+use super::among::Among;
 use super::flows::Flow;
 use super::layout::{FAMILIES, address_type, addresses_at, table};
 use crate::engine::{Frontend, Protocol};
@@ -43,6 +44,8 @@ pub(super) const FRESH: &str = "fresh";
 /// 5-tuples of flows whose destination is translated: of TCP for a moment, of UDP as long as they last.
 pub(super) const TRANSLATED_FLOWS: &str = "translated-flows";
 
+/// What the names of chains begin with that choose.
+pub(super) const CHOOSE: &str = "choose";
 /// Hashes are kept apart from numbers of links: one without a slot leads nowhere.
 pub(super) const FIRST_SLOT: u32 = 0x8000_0000;
 
@@ -158,20 +161,11 @@ pub(super) fn remember_translated(family: Family, idle: Idle) -> [Rule; 2] {
     })
 }
 
-/// Chain and rules that choose one of `count` targets (FC-26).
-pub(super) fn add_choice(batch: &mut Batch, family: Family, count: u32, idle: Idle) {
-    let (of, name) = (table(family), choice(count));
+/// Chain and rules that choose a target (FC-26).
+pub(super) fn add_choice(batch: &mut Batch, family: Family, among: Among, idle: Idle) {
+    let (of, name) = (table(family), among.chain(CHOOSE));
     batch.add_chain(&of, &Chain::regular(&name));
-    let hash = load_tuple(Rule::new(family), family)
-        .push(Expr::Jhash {
-            sreg: Reg(0),
-            dreg: Reg(0),
-            len: u32::from(mark_word(family)) * 4,
-            modulus: count,
-            seed: 1,
-            offset: FIRST_SLOT,
-        })
-        .push(SET_MARK);
+    let hash = among.hash(family, FIRST_SLOT).push(SET_MARK);
     let target = slot_lookup(family);
     let forget = remember(
         family,
@@ -200,11 +194,6 @@ pub(super) fn add_choice(batch: &mut Batch, family: Family, count: u32, idle: Id
 /// Tracking sees one direction of these flows, and must not judge them by it.
 fn untracked(rule: Rule) -> Rule {
     rule.notrack().accept()
-}
-
-/// Name of the chain for so many targets.
-pub(super) fn choice(count: u32) -> String {
-    format!("choose-{count}")
 }
 
 /// Only packets that a delivery link takes.

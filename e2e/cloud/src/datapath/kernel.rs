@@ -7,6 +7,7 @@ use e2e_fabric::{LbNet, Router};
 use onehop_nft::Socket;
 
 use super::Error;
+use super::among::Among;
 use super::floating::{self, FLOWS, FRESH, Idle, Remembered, TRANSLATED_FLOWS};
 use super::flows::{Flow, FlowTable};
 use super::layout::{self, Elements, Key, Links};
@@ -22,7 +23,7 @@ pub(super) struct Kernel {
     rules: Socket,
     flows: FlowTable,
     elements: Elements,
-    counts: BTreeSet<u32>,
+    chains: BTreeSet<Among>,
     // How packets get to members of floating frontends.
     links: Links,
     idle: Idle,
@@ -81,7 +82,7 @@ impl Kernel {
             rules,
             flows,
             elements: Elements::new(),
-            counts: BTreeSet::new(),
+            chains: BTreeSet::new(),
             links: Links::new(),
             idle,
             routed: BTreeSet::new(),
@@ -98,12 +99,12 @@ impl Kernel {
         let wanted = layout::elements(state, &self.links);
         self.stale_flows |= !self.flows.covers(state);
         self.unroute(&wanted)?;
-        let (batch, counts) = layout::change(&self.elements, &wanted, &self.counts, self.idle);
+        let (batch, chains) = layout::change(&self.elements, &wanted, &self.chains, self.idle);
         if !batch.is_empty() {
             self.rules
                 .commit(&batch)
                 .map_err(|source| Error::Commit { node, source })?;
-            self.counts = counts;
+            self.chains = chains;
         }
         self.elements = wanted;
         let cut = if self.stale_flows {

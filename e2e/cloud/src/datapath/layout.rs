@@ -2,8 +2,8 @@
 //! of state the difference of two such sets in one batch. Pure.
 //!
 //! ```text
-//! prerouting  nat     (daddr . proto . dport) → chain pick-<n>, by the number n of targets
-//! pick-<n>            ct mark := hash of the 5-tuple mod n; dnat to map (daddr . proto . dport . ct mark);
+//! prerouting  nat     (daddr . proto . dport) → chain pick-<n>, by the number n of targets and what the choice depends on
+//! pick-<n>            ct mark := hash of the 5-tuple, or of less, mod n; dnat to map (daddr . proto . dport . ct mark);
 //!                     the flow is remembered as a translated one (`floating`)
 //! rest        filter  what still has an LB address as destination: reset or silence
 //! forward     filter  only flows that a pick chain has made
@@ -17,12 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use onehop_core::diff::{Diff, diff};
-use onehop_nft::expr::{CT_STATUS_DNAT, CtKey, MetaKey, PayloadAt, PayloadBase};
+use onehop_nft::expr::{CT_STATUS_DNAT, CtKey};
 use onehop_nft::{
     Batch, Chain, ChainType, CmpOp, CtDirection, Element, Expr, Family, Field, FieldType, Hook,
     Reg, Rule, Set, Table, Value, Verdict,
 };
 
+use super::among::Among;
 use super::floating::{self, CHOICES, FIRST_SLOT, FLOATING, Idle};
 use crate::engine::{DataPathState, Frontend, FrontendPath, Hairpin, LostFlow, Protocol};
 
@@ -36,6 +37,7 @@ const FRONTENDS: &str = "frontends";
 const SLOTS: &str = "slots";
 const TRANSLATED: &str = "translated";
 const HAIRPINS: &str = "hairpins";
+const PICK: &str = "pick";
 
 const TCP: u8 = Protocol::Tcp.number();
 const SYN: u8 = 0x02;
@@ -69,7 +71,7 @@ pub(super) type Links = BTreeMap<IpAddr, u32>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Data {
     Nothing,
-    Count(u32),
+    Among(Among),
     Target(SocketAddr),
     Link(u32),
 }
@@ -103,13 +105,18 @@ pub(super) fn elements(state: &DataPathState, links: &Links) -> Elements {
         }
         // Without a target the frontend is unknown to the pick chains, and `rest` drops its packets.
         if slots > 0 {
-            elements.insert(Key::Frontend(front), Data::Count(slots));
+            elements.insert(Key::Frontend(front), among(path, slots));
         }
         if !path.preserve_client_ip {
             elements.insert(Key::Translated(front), Data::Nothing);
         }
     }
     elements
+}
+
+fn among(path: &FrontendPath, count: u32) -> Data {
+    let by = path.choice;
+    Data::Among(Among { count, by })
 }
 
 /// The members of a floating frontend.
@@ -122,7 +129,7 @@ fn add_choices(elements: &mut Elements, front: Front, path: &FrontendPath, links
         }
     }
     if slots > 0 {
-        elements.insert(Key::FloatingChoice(front), Data::Count(slots));
+        elements.insert(Key::FloatingChoice(front), among(path, slots));
     }
 }
 
@@ -259,28 +266,28 @@ fn create_table(batch: &mut Batch, family: Family, lost_flow: LostFlow, idle: Id
     );
 }
 
-/// The batch from one set of elements to another, and the counts that have a pick chain after it.
+/// The batch from one set of elements to another, and the choices that have chains after it.
 pub(super) fn change(
     old: &Elements,
     new: &Elements,
-    counts: &BTreeSet<u32>,
+    chains: &BTreeSet<Among>,
     idle: Idle,
-) -> (Batch, BTreeSet<u32>) {
+) -> (Batch, BTreeSet<Among>) {
     let mut batch = Batch::new();
     let Diff {
         added,
         changed,
         removed,
     } = diff(old, new);
-    let counted = |data: &Data| match data {
-        Data::Count(count) => Some(*count),
+    let chooses = |data: &Data| match data {
+        Data::Among(among) => Some(*among),
         _ => None,
     };
-    let needed: BTreeSet<u32> = new.values().filter_map(counted).collect();
-    for count in needed.difference(counts) {
+    let needed: BTreeSet<Among> = new.values().filter_map(chooses).collect();
+    for among in needed.difference(chains) {
         for family in FAMILIES {
-            add_pick_chain(&mut batch, family, *count, idle);
-            floating::add_choice(&mut batch, family, *count, idle);
+            add_pick_chain(&mut batch, family, *among, idle);
+            floating::add_choice(&mut batch, family, *among, idle);
         }
     }
     let gone = removed.into_iter().map(|(key, data)| (*key, *data));
@@ -293,7 +300,7 @@ pub(super) fn change(
     for ((family, set), elements) in by_set(come) {
         batch.add_elements(&table(family), set, elements);
     }
-    (batch, counts.union(&needed).copied().collect())
+    (batch, chains.union(&needed).copied().collect())
 }
 
 /// Elements by the table's family and the set in it.
@@ -311,10 +318,10 @@ fn by_set(elements: impl Iterator<Item = (Key, Data)>) -> BySet {
         let element = Element::key(encoded);
         let element = match data {
             Data::Nothing => element,
-            Data::Count(count) if set == CHOICES => {
-                element.verdict(Verdict::Goto(floating::choice(count)))
+            Data::Among(among) if set == CHOICES => {
+                element.verdict(Verdict::Goto(among.chain(floating::CHOOSE)))
             }
-            Data::Count(count) => element.verdict(Verdict::Goto(pick(count))),
+            Data::Among(among) => element.verdict(Verdict::Goto(among.chain(PICK))),
             Data::Link(mark) => element.value(Value::new().u32_host(mark)),
             Data::Target(at) => element.value(Value::new().addr(at.ip()).port(at.port())),
         };
@@ -341,43 +348,15 @@ fn encode_key(key: Key) -> (IpAddr, &'static str, Value) {
     }
 }
 
-fn pick(count: u32) -> String {
-    format!("pick-{count}")
-}
-
-/// The chain that chooses one of `count` targets by the hash of the 5-tuple (FC-26). Only the first
-/// packet of a flow gets here; conntrack pins the rest (FC-62).
-fn add_pick_chain(batch: &mut Batch, family: Family, count: u32, idle: Idle) {
-    let (of, name) = (table(family), pick(count));
+/// The chain that chooses a target (FC-26). Only the first packet of a flow gets here; conntrack pins the rest (FC-62).
+fn add_pick_chain(batch: &mut Batch, family: Family, among: Among, idle: Idle) {
+    let (of, name) = (table(family), among.chain(PICK));
     batch.add_chain(&of, &Chain::regular(&name));
-    let load = |word, base, offset, len| Expr::Payload {
-        dreg: Reg(word),
-        at: PayloadAt { base, offset, len },
-    };
-    let (source, destination, length) = addresses_at(family);
-    let words = u8::try_from(length / 4).unwrap_or(u8::MAX);
-    let choose = Rule::new(family)
-        .push(load(0, PayloadBase::Network, source, length))
-        .push(load(words, PayloadBase::Network, destination, length))
-        .push(load(2 * words, PayloadBase::Transport, 0, 2))
-        .push(load(2 * words + 1, PayloadBase::Transport, 2, 2))
-        .push(Expr::Meta {
-            dreg: Reg(2 * words + 2),
-            key: MetaKey::L4Proto,
-        })
-        .push(Expr::Jhash {
-            sreg: Reg(0),
-            dreg: Reg(0),
-            len: 2 * length + 12,
-            modulus: count,
-            seed: 1,
-            offset: 0,
-        })
-        .push(Expr::CtSet {
-            sreg: Reg(0),
-            key: CtKey::Mark,
-            direction: None,
-        });
+    let choose = among.hash(family, 0).push(Expr::CtSet {
+        sreg: Reg(0),
+        key: CtKey::Mark,
+        direction: None,
+    });
     batch.add_rule(&of, &name, &choose);
     for rule in floating::remember_translated(family, idle) {
         batch.add_rule(&of, &name, &rule);

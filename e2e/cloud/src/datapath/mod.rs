@@ -4,6 +4,7 @@
 //! `layout` says which elements a state needs, `kernel` puts the difference there, `flows` ends, finds
 //! and logs flows, `probe` opens real connections. All of it happens in the LB node's namespace only.
 
+mod among;
 mod floating;
 mod flows;
 mod kernel;

@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::Error;
 use super::preface;
-use crate::engine::{DataPathState, Frontend, FrontendPath};
+use crate::engine::{Choice, DataPathState, Frontend, FrontendPath};
 
 /// Longest wait for a target or a handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -143,7 +143,12 @@ impl Carrier {
     async fn carry(self, stream: TcpStream, client: SocketAddr) -> std::io::Result<()> {
         stream.set_nodelay(true)?;
         let path = self.path.borrow().clone();
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(client);
+        // The other end is the relay's own frontend.
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        let hash = match path.choice {
+            Choice::FiveTuple => hasher.hash_one(client),
+            Choice::Addresses | Choice::AddressesAndProtocol => hasher.hash_one(client.ip()),
+        };
         let number = u64::try_from(path.targets.len()).unwrap_or(u64::MAX);
         let chosen = hash
             .checked_rem(number)

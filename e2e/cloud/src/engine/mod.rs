@@ -36,9 +36,9 @@ pub use error::{ApiError, Holder, Problem};
 pub use faults::{Edit, Effect, Faults, Injection, Quotas, Throttle};
 pub use log::{Event, Log, Seq, What};
 pub use model::{
-    GroupId, GroupSpec, GroupStatus, HealthCheck, Inventory, LbId, LbSpec, LbState, LbStatus,
-    ListenerKey, Mode, NodeId, ProbeProtocol, Protocol, Reason, Tags, TargetSpec, TargetState,
-    TargetStatus,
+    Choice, GroupId, GroupSpec, GroupStatus, HealthCheck, Inventory, LbId, LbSpec, LbState,
+    LbStatus, ListenerKey, Mode, NodeId, ProbeProtocol, Protocol, Reason, Tags, TargetSpec,
+    TargetState, TargetStatus,
 };
 pub use path::{DataPathState, Frontend, FrontendPath};
 pub use probe::{Outcome, ProbeId, ProbeOrder, Verdict};

@@ -208,6 +208,24 @@ pub struct GroupSpec {
     /// Whether a header of the PROXY protocol, version 2, stands before the first payload of each TCP flow and of each
     /// probe (FC-32).
     pub proxy_protocol: bool,
+    /// By what a flow chooses among the targets.
+    pub choice: Choice,
+}
+
+/// What of a flow its choice of a target depends on (FC-26). Who has the same of it is sent to the same target, as long as
+/// the targets stay as they are (FC-27).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum Choice {
+    /// All: both addresses, both ports, the protocol.
+    #[default]
+    FiveTuple,
+    /// Both addresses.
+    Addresses,
+    /// Both addresses and the protocol.
+    AddressesAndProtocol,
 }
 
 /// A target to register: an address and port, perhaps in a zone.

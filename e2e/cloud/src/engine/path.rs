@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::model::{GroupId, LbState, ListenerKey, Mode, NodeId, Protocol, TargetState};
+use super::model::{Choice, GroupId, LbState, ListenerKey, Mode, NodeId, Protocol, TargetState};
 use super::profile::{AllDown, Hairpin, LostFlow};
 use super::target::Life;
 use super::{Balancer, Engine, Listener};
@@ -31,6 +31,8 @@ pub struct FrontendPath {
     /// Targets among which a new flow chooses, sorted; one that stands here twice is chosen twice as often. With none,
     /// the flow is dropped without a word.
     pub targets: Vec<SocketAddr>,
+    /// By what a new flow chooses among them.
+    pub choice: Choice,
     /// What the targets are. The group that a listener uses decides for its new flows, so that a change of mode takes
     /// nothing from those that another group began.
     pub mode: Mode,
@@ -133,6 +135,7 @@ impl Engine {
             };
             let path = FrontendPath {
                 targets: self.choice(chosen_from, balancer, node),
+                choice: group.spec.choice,
                 mode: group.spec.mode,
                 established: self.established(listener, node, |mode| !mode.floats()),
                 established_floating: self.established(listener, node, Mode::floats),

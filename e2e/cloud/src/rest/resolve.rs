@@ -119,6 +119,7 @@ impl GroupBody {
             drain,
             preserve_client_ip: None,
             proxy_protocol: false,
+            choice: self.choice.unwrap_or_default(),
         })
     }
 }

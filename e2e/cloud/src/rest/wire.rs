@@ -6,8 +6,8 @@ use onehop_core::time::Time;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{
-    GroupId, GroupStatus, LbId, LbState, LbStatus, ListenerKey, Mode, ProbeProtocol, Protocol,
-    Reason, Tags, TargetState, TargetStatus,
+    Choice, GroupId, GroupStatus, LbId, LbState, LbStatus, ListenerKey, Mode, ProbeProtocol,
+    Protocol, Reason, Tags, TargetState, TargetStatus,
 };
 
 /// A load balancer as a user writes it.
@@ -86,6 +86,8 @@ pub struct GroupBody {
     pub health: Option<HealthBody>,
     /// Seconds that a deregistered target keeps its flows; the profile's default when absent.
     pub drain_seconds: Option<f64>,
+    /// By what flows choose among the targets; `fiveTuple` when absent.
+    pub choice: Option<Choice>,
 }
 
 /// A health check as a user writes it; what is absent is the profile's default.
@@ -120,6 +122,7 @@ pub struct GroupView {
     pub mode: Mode,
     pub health: Option<HealthBody>,
     pub drain_seconds: f64,
+    pub choice: Choice,
     pub load_balancers: Vec<LbId>,
 }
 
@@ -223,6 +226,7 @@ impl From<GroupStatus> for GroupView {
             mode: spec.mode,
             health,
             drain_seconds: spec.drain.as_secs_f64(),
+            choice: spec.choice,
             load_balancers: used_by.into_iter().collect(),
         }
     }

@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use e2e_cloud::engine::{
-    Config, DataPathState, Engine, Frontend, FrontendPath, GroupId, GroupSpec, HealthCheck, LbId,
-    LbSpec, ListenerKey, Mode, NodeId, Outcome, ProbeProtocol, Profile, Protocol, Reason, Tags,
-    TargetSpec, TargetState, What,
+    Choice, Config, DataPathState, Engine, Frontend, FrontendPath, GroupId, GroupSpec, HealthCheck,
+    LbId, LbSpec, ListenerKey, Mode, NodeId, Outcome, ProbeProtocol, Profile, Protocol, Reason,
+    Tags, TargetSpec, TargetState, What,
 };
 use e2e_cloud::scale::Scale;
 use onehop_core::time::Time;
@@ -207,5 +207,6 @@ pub fn tcp_group(name: &str) -> GroupSpec {
         drain: Duration::from_secs(10),
         preserve_client_ip: None,
         proxy_protocol: false,
+        choice: Choice::FiveTuple,
     }
 }

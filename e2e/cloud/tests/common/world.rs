@@ -90,6 +90,13 @@ impl World {
         (lb, group)
     }
 
+    pub async fn update(&self, group: &GroupId, spec: GroupSpec) {
+        self.cloud()
+            .with(|engine, now| engine.update_group(now, group, spec))
+            .unwrap();
+        self.driver.settled().await;
+    }
+
     pub fn register(&self, group: &GroupId, targets: &[&Target]) {
         let spec = |target: &&Target| TargetSpec {
             target: target.at,

@@ -21,8 +21,6 @@ const fn always(spec: &'static str, why: &'static str) -> Known {
     }
 }
 
-const STICKY: &str = "it leans on a load balancer that keeps a client on one node, which the local cloud does not; what a \
-                      proxy adds to it is seen in `e2e/tests/net/affinity.rs`";
 const RESTARTED: &str = "it deletes pods of that name in `kube-system`; here the proxy is the chart's DaemonSet and the API \
                          server a process. Ours: `e2e/tests/net/coexistence.rs`, `e2e/tests/rollout/unrest.rs`";
 
@@ -32,14 +30,6 @@ pub(super) const KNOWN: &[Known] = &[
         "LoadBalancers [Feature:LoadBalancer] should handle load balancer cleanup finalizer",
         "it asks for the finalizer `service.kubernetes.io/load-balancer-cleanup`, which is the cloud controller manager's; \
          onehop has its own and never sets that one",
-    ),
-    always(
-        "LoadBalancers [Feature:LoadBalancer] should be able to switch session affinity",
-        STICKY,
-    ),
-    always(
-        "LoadBalancers [Feature:LoadBalancer] should have session affinity work",
-        STICKY,
     ),
     always(
         "KubeProxy should update metric for tracking accepted packets destined for localhost nodeports",

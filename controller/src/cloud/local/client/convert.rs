@@ -16,6 +16,9 @@ use super::wire::{
 use crate::plan::Existing;
 use crate::plan::membership::{CloudState, TargetKey};
 
+/// The choice of a group whose clients stay with their target.
+const STICKY: &str = "addresses";
+
 /// One entry per Service and UID found.
 pub(super) fn existing(
     balancers: Vec<LbView>,
@@ -106,6 +109,7 @@ pub(super) fn group(view: GroupView) -> Option<Group> {
             },
             probe: view.health.map(probe),
             drain_seconds: whole(view.drain_seconds),
+            sticky: view.choice.as_deref() == Some(STICKY),
             tags: view.tags,
         },
         targets: BTreeMap::new(),
@@ -149,6 +153,7 @@ pub(super) fn group_body(spec: &GroupSpec) -> GroupBody<'_> {
             unhealthy: probe.unhealthy,
         }),
         drain_seconds: spec.drain_seconds.into(),
+        choice: spec.sticky.then_some(STICKY),
     }
 }
 

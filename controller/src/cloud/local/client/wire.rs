@@ -57,6 +57,8 @@ pub(super) struct GroupBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) health: Option<Health>,
     pub(super) drain_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) choice: Option<&'static str>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,6 +71,7 @@ pub(super) struct GroupView {
     pub(super) mode: String,
     pub(super) health: Option<Health>,
     pub(super) drain_seconds: f64,
+    pub(super) choice: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

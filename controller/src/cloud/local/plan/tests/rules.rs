@@ -1,5 +1,8 @@
 //! Single rules.
 
+use onehop_core::crd::ProviderOption;
+
+use super::super::super::resolve::OPTION_AFFINITY;
 use super::model::{Cloud, converged, planned};
 use super::*;
 
@@ -58,6 +61,26 @@ fn k40_probe_timing_is_edited_in_place_and_another_check_is_another_group() {
         replaced.contains("create-group") && !replaced.contains("put-listener"),
         "{replaced}"
     );
+}
+
+#[test]
+fn s321_affinity_is_switched_on_and_off_in_place() {
+    let plain = intent(vec![http(TargetMode::Node)], &[(1, State::Ready)]);
+    let mut sticky = plain.clone();
+    sticky.spec.options.push(ProviderOption {
+        name: OPTION_AFFINITY.to_owned(),
+        value: "ClientIP".to_owned(),
+        from: "spec.sessionAffinity".to_owned(),
+    });
+    for (from, to) in [(&plain, &sticky), (&sticky, &plain)] {
+        let (cloud, now) = converged(from);
+        assert_eq!(planned(Some(from), &cloud, now), "", "S-321");
+        let edited = planned(Some(to), &cloud, now);
+        assert!(
+            edited.contains("update-group") && !edited.contains("create-group"),
+            "S-321: {edited}"
+        );
+    }
 }
 
 #[test]
