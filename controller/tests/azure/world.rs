@@ -121,6 +121,7 @@ fn place() -> Place {
         }),
         pod_security_group: None,
         node_resource_group: None,
+        edge_zone: None,
     }
 }
 
