@@ -48,6 +48,17 @@ impl WriteError {
         };
         matches!(&**source, kube::Error::Api(status) if matches!(status.code, 409 | 422))
     }
+
+    /// Its kind in one word, for logs (C-113): the API server's reason, where that is one.
+    pub fn cause(&self) -> &str {
+        match self {
+            Self::Fenced(_) => "fenced",
+            Self::Api { source, .. } => match &**source {
+                kube::Error::Api(status) => &status.reason,
+                _ => "unreachable",
+            },
+        }
+    }
 }
 
 /// Writes as this install.

@@ -58,7 +58,7 @@ impl<P: Provider> Reconciler<P> {
                 continue;
             }
             if let Err(error) = self.finish(case).await {
-                return Some(self.write_failed(&error, &mut memory.writes));
+                return Some(self.write_failed(shard, &error, &mut memory.writes));
             }
         }
         if !left {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use onehop_core::id::ServiceKey;
 use onehop_core::time::Time;
 use onehop_runtime::backoff::{Backoff, Policy};
 use rand::rngs::SmallRng;
@@ -174,7 +175,11 @@ impl Lanes {
 impl<P: Provider> Reconciler<P> {
     /// Runs the groups of one lane: those of one subject one after the other, others side by side. A
     /// failure stops the rest of its group and the groups after it; the first one is the answer.
-    pub(super) async fn run_lane(&self, groups: Vec<Group<P::Step>>) -> Result<(), CloudError> {
+    pub(super) async fn run_lane(
+        &self,
+        shard: &P::Shard,
+        groups: Vec<Group<P::Step>>,
+    ) -> Result<(), CloudError> {
         // One for all groups: a Service may have hundreds of ports.
         let told = &OnceCell::new();
         let mut waiting = groups;
@@ -189,7 +194,7 @@ impl<P: Provider> Reconciler<P> {
                 if ready && !busy.contains(&group.subject) && tasks.len() < AT_ONCE {
                     busy.insert(group.subject.clone());
                     tasks.push(async move {
-                        let result = self.run_group(&group, told).await;
+                        let result = self.run_group(shard, &group, told).await;
                         if result.is_ok() {
                             self.tell_of(&group);
                         }
@@ -220,12 +225,14 @@ impl<P: Provider> Reconciler<P> {
 
     async fn run_group(
         &self,
+        shard: &P::Shard,
         group: &Group<P::Step>,
         told: &OnceCell<()>,
     ) -> Result<(), CloudError> {
         if group.steps.iter().any(Step::registers) {
             told.get_or_init(|| self.nodes_told(&group.services)).await;
         }
+        let (lane, service) = (group.lane.as_str(), names(&group.services));
         for step in &group.steps {
             let result = self.provider.execute(step, &self.fence).await;
             let word = match &result {
@@ -242,11 +249,11 @@ impl<P: Provider> Reconciler<P> {
                 .inc();
             match result {
                 Ok(_) => {
-                    tracing::info!(lane = group.lane.as_str(), %step, result = word, "cloud call");
+                    tracing::info!(%shard, service, lane, %step, result = word, "cloud call");
                 }
                 Err(error) => {
                     if ![Class::Fenced, Class::Superseded].contains(&error.class) {
-                        tracing::warn!(lane = group.lane.as_str(), %step, %error, "cloud call failed");
+                        tracing::warn!(%shard, service, lane, %step, cause = word, %error, "cloud call failed");
                     }
                     return Err(error);
                 }
@@ -254,4 +261,10 @@ impl<P: Provider> Reconciler<P> {
         }
         Ok(())
     }
+}
+
+/// Services as logs name them (C-113).
+fn names(services: &[ServiceKey]) -> String {
+    let names = services.iter().map(ToString::to_string);
+    names.collect::<Vec<_>>().join(",")
 }

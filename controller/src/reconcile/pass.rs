@@ -55,7 +55,7 @@ impl<P: Provider> Reconciler<P> {
             lock(&self.suspects).remove(shard);
         }
         if let Err(error) = self.before_the_cloud(&cases).await {
-            return Some(self.write_failed(&error, &mut memory.writes));
+            return Some(self.write_failed(shard, &error, &mut memory.writes));
         }
         for (service, uid) in cases.iter().filter_map(Case::identity) {
             self.provider.meet(service, uid);
@@ -84,7 +84,7 @@ impl<P: Provider> Reconciler<P> {
         let (plan, custody_again) = match custody {
             Ok(Some(theirs)) => theirs,
             Ok(None) => (self.plan(shard, &cases, &intents, &seen, now), None),
-            Err(error) => return Some(self.write_failed(&error, &mut memory.writes)),
+            Err(error) => return Some(self.write_failed(shard, &error, &mut memory.writes)),
         };
         let shaped = plan.groups.iter().all(|g| g.lane == Lane::Members)
             && intents.iter().all(|intent| {
@@ -125,7 +125,7 @@ impl<P: Provider> Reconciler<P> {
         memory: &mut Memory<P>,
         error: CloudError,
     ) -> Option<Time> {
-        tracing::warn!(%shard, %error, "cannot look at the cloud, trying again");
+        tracing::warn!(%shard, cause = error.class.as_str(), %error, "cannot look at the cloud, trying again");
         let again = {
             let mut rng = self.fork_rng();
             let lanes = self.lanes_of(shard);
@@ -145,12 +145,17 @@ impl<P: Provider> Reconciler<P> {
     }
 
     /// Notes a failed write; the answer is when to try again.
-    pub(super) fn write_failed(&self, error: &WriteError, trouble: &mut WriteTrouble) -> Time {
+    pub(super) fn write_failed(
+        &self,
+        shard: &P::Shard,
+        error: &WriteError,
+        trouble: &mut WriteTrouble,
+    ) -> Time {
         self.measures.write_failures.inc();
         if error.is_conflict() && trouble.failures == 0 {
             tracing::debug!(%error, "somebody was faster, trying again");
         } else {
-            tracing::warn!(%error, "a write to the API server failed, trying again");
+            tracing::warn!(%shard, cause = error.cause(), %error, "a write to the API server failed, trying again");
         }
         trouble.failures += 1;
         let backoff = trouble
@@ -249,7 +254,7 @@ impl<P: Provider> Reconciler<P> {
             let this = Arc::clone(self);
             let shard = shard.clone();
             tokio::spawn(async move {
-                let result = this.run_lane(groups).await;
+                let result = this.run_lane(&shard, groups).await;
                 if let Err(error) = &result
                     && error.class != Class::Superseded
                 {

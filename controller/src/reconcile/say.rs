@@ -41,8 +41,8 @@ impl<P: Provider> Reconciler<P> {
             }
             let outcome = intent.zip(outcome.as_ref());
             let result = self.write_one(wanted, outcome, error.clone(), of).await;
-            let next =
-                result.unwrap_or_else(|error| Some(self.write_failed(&error, &mut memory.writes)));
+            let next = result
+                .unwrap_or_else(|error| Some(self.write_failed(shard, &error, &mut memory.writes)));
             again = again.into_iter().chain(next).min();
         }
         again
