@@ -3,7 +3,9 @@
 
 mod aws;
 mod azure;
+mod bounds;
 mod election;
+mod errand;
 mod extras;
 
 use std::collections::BTreeSet;
@@ -20,11 +22,16 @@ use self::aws::AwsArgs;
 pub use self::aws::{AwsArgsError, AwsConfig};
 use self::azure::AzureArgs;
 pub use self::azure::{AzureArgsError, AzureConfig};
+use self::bounds::BoundsArgs;
 use self::election::ElectionArgs;
 pub use self::election::{ElectionConfig, ElectionError};
+use self::errand::ErrandArgs;
+pub use self::errand::{Duty, Errand};
 use self::extras::ExtrasArgs;
+use crate::cloud::aws::settings as aws_settings;
+use crate::cloud::azure::settings as azure_settings;
 use crate::cloud::local::plan;
-use crate::cloud::local::resolve::{Defaults, NodeProxy};
+use crate::cloud::local::resolve::{Defaults, NodeProxy, TAIL_SECONDS};
 use crate::node_targets::Ranges;
 use crate::policy::{Policies, PolicyError};
 use crate::reconcile::{self, Orphans, PodHealth};
@@ -103,15 +110,16 @@ pub struct Args {
     #[command(flatten)]
     azure: AzureArgs,
     #[command(flatten)]
+    bounds: BoundsArgs,
+    #[command(flatten)]
     election: ElectionArgs,
     #[command(flatten)]
     extras: ExtrasArgs,
     /// Log filter.
     #[arg(long, env = "ONEHOP_LOG", default_value = "info")]
     log: String,
-    /// Only say whether Services still hold load balancers of this install, and end: exit status 1 as long as any do.
-    #[arg(long)]
-    uninstall_check: bool,
+    #[command(flatten)]
+    errand: ErrandArgs,
     /// Seed of all jitter; made from time and process id if not given.
     #[arg(long, env = "ONEHOP_SEED")]
     seed: Option<u64>,
@@ -151,15 +159,6 @@ enum MembershipName {
     ZeroDrop,
     /// The timing of the class's usual controller.
     Compat,
-}
-
-/// What the check before an uninstall needs to know (C-80): nothing of a cloud.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// The install that is to go.
-    pub install: InstallId,
-    /// Kubeconfig.
-    pub kubeconfig: Option<PathBuf>,
 }
 
 /// Everything resolved.
@@ -222,13 +221,19 @@ pub enum ArgsError {
 }
 
 impl Args {
-    /// The check before an uninstall, if the program is started for that.
-    pub fn check(&self) -> Option<Result<Check, ArgsError>> {
-        let check = |install| Check {
-            install,
-            kubeconfig: self.kubeconfig.clone(),
+    /// What the program is started for, if that is something around an uninstall.
+    pub fn errand(&self) -> Option<Result<Errand, ArgsError>> {
+        let duty = self.errand.duty()?;
+        let errand = |install| {
+            Ok(Errand {
+                duty,
+                lease: self.election.lease(&install)?,
+                lease_namespace: self.election.namespace(),
+                install,
+                kubeconfig: self.kubeconfig.clone(),
+            })
         };
-        self.uninstall_check.then(|| self.install().map(check))
+        Some(self.install().and_then(errand))
     }
 
     /// Resolves all flags.
@@ -250,13 +255,12 @@ impl Args {
         let (mut aws, mut azure) = (None, None);
         match self.provider {
             ProviderName::Local => {}
-            // Whether the install can go is not asked of the cloud, so neither places nor an identity are needed.
-            ProviderName::Azure if self.uninstall_check => {}
             ProviderName::Aws => {
                 let mut resolved =
                     self.aws
                         .resolve(install.clone(), cluster, proxy, switch_tail)?;
                 resolved.settings.membership = membership;
+                resolved.settings.bounds = self.bounds.resolve(aws_settings::TAIL_SECONDS);
                 aws = Some(resolved);
             }
             ProviderName::Azure => {
@@ -266,6 +270,7 @@ impl Args {
                     .resolve(install.clone(), cluster, proxy, switch_tail)?;
                 let mut resolved = resolved.taking(selections)?;
                 resolved.settings.membership = membership;
+                resolved.settings.bounds = self.bounds.resolve(azure_settings::TAIL_SECONDS);
                 azure = Some(resolved);
             }
         }
@@ -287,8 +292,9 @@ impl Args {
                 switch_tail,
             },
             defaults: Defaults {
+                proxy,
                 membership: membership.unwrap_or(MembershipPolicy::ZeroDrop),
-                ..proxy.into()
+                bounds: self.bounds.resolve(TAIL_SECONDS),
             },
             kubeconfig: self.kubeconfig,
             settings: reconcile::Settings {
@@ -356,6 +362,7 @@ mod tests {
 
     use super::*;
     use crate::cloud::aws::settings::PeerServices;
+    use crate::plan::Bounds;
 
     fn resolve(extra: &[&str]) -> Result<Config, ArgsError> {
         let base = ["onehop-controller", "--provider", "local"];
@@ -403,6 +410,26 @@ mod tests {
         let aws = Args::try_parse_from(aws.iter().chain(&base)).unwrap();
         let settings = aws.resolve().unwrap().aws.unwrap().settings;
         assert_eq!(settings.membership, Some(MembershipPolicy::Compat), "K-32");
+    }
+
+    #[test]
+    fn c52_the_installs_bounds_are_those_of_the_providers_cloud_unless_given() {
+        let of = |extra: &[&str]| {
+            let local = ["--cluster-name", "demo", "--local-endpoint", "http://x"];
+            resolve(&[&local, extra].concat()).unwrap().defaults.bounds
+        };
+        assert_eq!(of(&[]), Bounds::with_tail(0), "C-52: local");
+        assert_eq!(of(&["--tail-max-seconds=9"]), Bounds::with_tail(9), "C-52");
+        let aws = [
+            "onehop-controller",
+            "--provider",
+            "aws",
+            "--cluster-name",
+            "demo",
+        ];
+        let aws = Args::try_parse_from(aws.iter().chain(&["--aws-vpc-id", "v"]));
+        let aws = aws.unwrap().resolve().unwrap().aws.unwrap();
+        assert_eq!(aws.settings.bounds, Bounds::with_tail(180), "C-52: aws");
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! `kubectl onehop`: what people ask of a running install, by the API server alone. The controller acts; this asks it to,
 //! and says what it says.
 //!
-//! Judgements are pure (`preflight`, `release`); `run` reads, prints and writes one annotation of our own objects.
+//! Judgements are pure (`preflight`, `release`, `removal`); `run` reads, prints and writes one annotation of our own
+//! objects; `leave` lets go what an install holds, and only where it is told to.
 
+mod leave;
 pub mod preflight;
 pub mod release;
+pub mod removal;
 mod run;
 
 use std::path::PathBuf;
@@ -19,7 +22,7 @@ use crate::cloud::azure::takeover::FINALIZER as AZURE_FINALIZER;
 
 pub use run::{CliError, run};
 
-/// Take-overs from aws-load-balancer-controller and cloud-provider-azure, and the way back.
+/// Take-overs from aws-load-balancer-controller and cloud-provider-azure, and the way back; the end of an install.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "kubectl-onehop",
@@ -56,6 +59,37 @@ pub enum Verb {
         #[arg(long, default_value_t = 300)]
         timeout: u32,
     },
+    /// Say which Services hold load balancers of an install, so that it cannot be uninstalled, and let them go. Only told
+    /// without --yes.
+    Uninstall {
+        /// Which Services.
+        #[command(flatten)]
+        which: Which,
+        /// The install that is to go, as the chart's notes name it.
+        #[arg(long)]
+        install_id: String,
+        /// How they go. Without it, they are only named.
+        #[arg(long, value_enum)]
+        how: Option<How>,
+        /// Do it.
+        #[arg(long, requires = "how")]
+        yes: bool,
+        /// Seconds to wait for the controller; 0 to ask only.
+        #[arg(long, default_value_t = 300)]
+        timeout: u32,
+    },
+}
+
+/// How Services are let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum How {
+    /// The Services are deleted: the controller, which has to run, removes their load balancers.
+    Delete,
+    /// They get type ClusterIP: likewise, but they stay.
+    Convert,
+    /// Our finalizers are taken off, once the controller is gone: load balancers stay in the cloud with their tags, and a
+    /// controller of the same install id takes them up again.
+    Keep,
 }
 
 /// Which Services, and how to reach and print them.
@@ -134,6 +168,10 @@ pub enum State {
     TakenOver,
     /// It is the other program's again: nothing is left to do.
     GivenBack,
+    /// It holds a load balancer.
+    Held,
+    /// It holds nothing: nothing is left to do.
+    LetGo,
 }
 
 impl State {
@@ -145,6 +183,8 @@ impl State {
             Self::UnderWay => "under way",
             Self::TakenOver => "taken over",
             Self::GivenBack => "given back",
+            Self::Held => "held",
+            Self::LetGo => "let go",
         }
     }
 }

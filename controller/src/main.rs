@@ -1,17 +1,19 @@
 //! The binary: flags, logs, client, HTTP, then the controller until it is told to stop.
 
+use std::io::Write;
+
 use anyhow::Context;
 use clap::Parser;
 use futures::FutureExt;
 use onehop_controller::app::{App, Phase};
-use onehop_controller::args::{Args, AwsConfig, AzureConfig, Check, Config};
+use onehop_controller::args::{Args, AwsConfig, AzureConfig, Config, Duty, Errand};
 use onehop_controller::cloud::aws::{self, Aws};
 use onehop_controller::cloud::azure::{self, Azure};
 use onehop_controller::cloud::local::Local;
 use onehop_controller::cloud::local::client::Client;
 use onehop_controller::http;
 use onehop_controller::lease::Election;
-use onehop_controller::uninstall;
+use onehop_controller::uninstall::{self, UninstallError};
 use onehop_controller::webhook::{Times, Webhook};
 use onehop_core::id::InstallId;
 use onehop_runtime::client::{Options, Requests, connect};
@@ -25,9 +27,9 @@ use tokio_util::sync::CancellationToken;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    if let Some(check) = args.check() {
+    if let Some(errand) = args.errand() {
         // Read by people: no log.
-        return uninstall_check(check?).await;
+        return around_uninstall(errand?).await;
     }
     let config = args.resolve()?;
     let install = config.settings.claim.install.clone();
@@ -39,14 +41,31 @@ async fn main() -> anyhow::Result<()> {
     run(config).await
 }
 
-async fn uninstall_check(check: Check) -> anyhow::Result<()> {
+async fn around_uninstall(errand: Errand) -> anyhow::Result<()> {
     let options = Options {
-        kubeconfig: check.kubeconfig,
+        kubeconfig: errand.kubeconfig,
         ..Options::default()
     };
     let requests = Requests::new(&Metrics::default(), Clock::system());
     let client = connect(&options, &requests).await?;
-    uninstall::check(&client, &check.install).await?;
+    match errand.duty {
+        Duty::Check => uninstall::check(&client, &errand.install).await?,
+        Duty::CleanUp => {
+            let namespace = errand.lease_namespace;
+            let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+            let lease = (namespace, errand.lease);
+            let clock = Clock::system();
+            match uninstall::clean_up(&client, &errand.install, &[lease], clock).await {
+                // Without the check before, they may stay on purpose; agents still need to know of their targets.
+                Err(UninstallError::StillHeld(held)) => {
+                    writeln!(std::io::stderr(), "nothing was removed: {held}")?;
+                }
+                cleaned => {
+                    cleaned?;
+                }
+            }
+        }
+    }
     Ok(())
 }
 

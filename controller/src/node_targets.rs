@@ -23,7 +23,7 @@ use crate::plan::membership::TargetKey;
 use crate::plan::{Intent, Listed};
 
 /// How long a released target is still listed (K-21).
-const RELEASED_FOR: Duration = Duration::from_mins(1);
+pub const RELEASED_FOR: Duration = Duration::from_mins(1);
 
 /// Most targets of one node's object: about 1 MB, where the API's store takes 1.5 MB.
 const ENTRIES_MAX: usize = 2_000;

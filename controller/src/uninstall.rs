@@ -1,5 +1,7 @@
-//! The check before an uninstall (C-80): which Services still hold a load balancer of this install. The chart's
-//! pre-delete hook runs it by `--uninstall-check`; it reads only, and never changes anything.
+//! Before and after an uninstall. Here is the check before it (C-80): which Services still hold a load balancer of this
+//! install. The chart's pre-delete hook runs it by `--uninstall-check`; it reads only, and never changes anything.
+
+mod clean_up;
 
 use std::collections::BTreeMap;
 
@@ -9,6 +11,9 @@ use kube::{Api, Client, Resource, ResourceExt};
 use onehop_core::crd::{INSTALL_LABEL, LoadBalancer, SERVICE_FINALIZER};
 use onehop_core::id::InstallId;
 use serde::de::DeserializeOwned;
+
+pub(crate) use clean_up::entries_and_leases;
+pub use clean_up::{LeaseName, Removed, clean_up};
 
 /// Objects of one list call.
 const PAGE: u32 = 500;
@@ -33,7 +38,7 @@ pub struct StillHeld {
     pub held: Vec<String>,
 }
 
-/// Whether the install can go.
+/// Why an install cannot go, or cannot be cleaned up after.
 #[derive(Debug, thiserror::Error)]
 pub enum UninstallError {
     /// Not yet.
@@ -47,6 +52,19 @@ pub enum UninstallError {
         /// What came back.
         source: Box<kube::Error>,
     },
+    /// It cannot be removed.
+    #[error("cannot {tried}: {source}")]
+    Failed {
+        /// What was tried.
+        tried: String,
+        /// What came back.
+        source: Box<kube::Error>,
+    },
+    /// Somebody writes it all the time.
+    #[error(
+        "cannot delete NodeTargets {0}, which somebody changes all the time: is the install still running?"
+    )]
+    Changing(String),
 }
 
 /// Succeeds when no Service is left.
@@ -63,19 +81,27 @@ pub async fn check(client: &Client, install: &InstallId) -> Result<(), Uninstall
 
 /// The Services with our finalizer, but for those of another install: their `LoadBalancer` object says whose they are.
 fn held(services: &[Service], balancers: &[LoadBalancer], install: &InstallId) -> Vec<String> {
-    let owner = |balancer: &LoadBalancer| balancer.labels().get(INSTALL_LABEL).cloned();
-    let owners: BTreeMap<String, Option<String>> =
-        balancers.iter().map(|b| (place(b), owner(b))).collect();
-    let ours = |name: &String| match owners.get(name) {
-        Some(Some(owner)) => owner == install.as_str(),
-        // Nobody says that it is another's.
-        Some(None) | None => true,
-    };
-    let holds = |service: &&Service| service.finalizers().iter().any(|f| f == SERVICE_FINALIZER);
-    let mut held: Vec<String> = services.iter().filter(holds).map(place).collect();
-    held.retain(ours);
+    let balancers: BTreeMap<String, &LoadBalancer> =
+        balancers.iter().map(|b| (place(b), b)).collect();
+    let held = services
+        .iter()
+        .map(|service| (place(service), service))
+        .filter(|(name, service)| is_held(service, balancers.get(name).copied(), install));
+    let mut held: Vec<String> = held.map(|(name, _)| name).collect();
     held.sort();
     held
+}
+
+/// Whether a Service holds a load balancer of this install.
+pub(crate) fn is_held(
+    service: &Service,
+    object: Option<&LoadBalancer>,
+    install: &InstallId,
+) -> bool {
+    let owner = object.and_then(|object| object.labels().get(INSTALL_LABEL));
+    // Without an owner nobody says that it is another's.
+    let ours = owner.is_none_or(|owner| owner == install.as_str());
+    ours && service.finalizers().iter().any(|f| f == SERVICE_FINALIZER)
 }
 
 fn place<K: ResourceExt>(object: &K) -> String {
@@ -99,7 +125,7 @@ fn names(held: &[String]) -> String {
 }
 
 /// Every object of a kind, page by page.
-async fn all<K>(client: &Client, what: &'static str) -> Result<Vec<K>, UninstallError>
+pub(crate) async fn all<K>(client: &Client, what: &'static str) -> Result<Vec<K>, UninstallError>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
 {

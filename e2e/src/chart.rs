@@ -124,9 +124,10 @@ impl Rendered {
         self.objects.iter().filter(wanted).collect()
     }
 
-    /// What gives the programs their rights: accounts, roles, bindings and the policy on agents.
+    /// What gives the programs their rights: accounts, roles, bindings and the policy on agents; not what hooks have for as
+    /// long as they run.
     pub fn rights(&self) -> Vec<&Value> {
-        self.of_kinds(&[
+        let mut rights = self.of_kinds(&[
             "ServiceAccount",
             "Role",
             "RoleBinding",
@@ -134,7 +135,9 @@ impl Rendered {
             "ClusterRoleBinding",
             "ValidatingAdmissionPolicy",
             "ValidatingAdmissionPolicyBinding",
-        ])
+        ]);
+        rights.retain(|object| object["metadata"]["annotations"]["helm.sh/hook"].is_null());
+        rights
     }
 
     /// An object by kind and name.

@@ -123,6 +123,60 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
+{{/* Annotations of what is there to clean up after an uninstall only. Takes the weight. */}}
+{{- define "onehop.cleanUp.hook" -}}
+helm.sh/hook: post-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{/* Rest of a pod's spec that does something around an uninstall. Takes the root, the container's name and the flag. */}}
+{{- define "onehop.uninstall.pod" -}}
+{{- $values := .root.Values -}}
+restartPolicy: Never
+{{- if $values.hostNetwork }}
+hostNetwork: true
+{{- end }}
+{{- with $values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- include "onehop.controller.podSecurity" .root | nindent 2 }}
+containers:
+  - name: {{ .container }}
+    image: {{ include "onehop.image" (dict "root" .root "image" $values.image) | quote }}
+    imagePullPolicy: {{ $values.image.pullPolicy }}
+    args:
+      {{- include "onehop.controller.identity" .root | nindent 6 }}
+      - --leader-elect-resource-namespace={{ .root.Release.Namespace }}
+      - {{ .flag }}
+    {{- with $values.env }}
+    env:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with $values.envFrom }}
+    envFrom:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    # What it found is the pod's message, too.
+    terminationMessagePolicy: FallbackToLogsOnError
+    securityContext:
+      {{- include "onehop.controller.security" .root | nindent 6 }}
+    {{- with $values.resources }}
+    resources:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{/* What the schema cannot say: values that are needed because of other values. */}}
 {{- define "onehop.check" -}}
 {{- if not .Values.clusterName -}}
@@ -178,10 +232,11 @@ capabilities:
 {{/* Arguments of provider azure. Takes its values. */}}
 {{- define "onehop.azure.args" -}}
 - --azure-default-target={{ .defaultTarget }}
+- --azure-drain-seconds={{ int .drainSeconds }}
 {{- if .cloudConfigSecret }}
 - --azure-config=/etc/kubernetes/azure/cloud-config
 {{- end }}
-{{- range $flag, $key := dict "azure-subscription-id" "subscriptionId" "azure-location" "location" "azure-resource-group" "resourceGroup" "azure-load-balancer" "loadBalancer" "azure-node-resource-group" "nodeResourceGroup" "azure-vnet" "vnet" "azure-vnet-resource-group" "vnetResourceGroup" "azure-subnet" "subnet" "azure-security-group" "securityGroup" "azure-security-group-resource-group" "securityGroupResourceGroup" "azure-tenant-id" "tenantId" "azure-client-id" "clientId" }}
+{{- range $flag, $key := dict "azure-subscription-id" "subscriptionId" "azure-location" "location" "azure-resource-group" "resourceGroup" "azure-load-balancer" "loadBalancer" "azure-node-resource-group" "nodeResourceGroup" "azure-vnet" "vnet" "azure-vnet-resource-group" "vnetResourceGroup" "azure-subnet" "subnet" "azure-security-group" "securityGroup" "azure-security-group-resource-group" "securityGroupResourceGroup" "azure-pod-security-group" "podSecurityGroup" "azure-pod-security-group-resource-group" "podSecurityGroupResourceGroup" "azure-tenant-id" "tenantId" "azure-client-id" "clientId" }}
 {{- with index $ $key }}
 - --{{ $flag }}={{ . }}
 {{- end }}

@@ -14,8 +14,11 @@ use reqwest::Url;
 
 use self::config::CloudConfig;
 use crate::cloud::azure::client::{Access, Credential};
-use crate::cloud::azure::settings::{Layout, Place, SecurityGroup, Settings, TakeOver};
+use crate::cloud::azure::settings::{
+    Layout, Place, SecurityGroup, Settings, TAIL_SECONDS, TakeOver,
+};
 use crate::cloud::local::resolve::NodeProxy;
+use crate::plan::Bounds;
 use crate::plan::custody::{PeerServices, Selection};
 
 /// Endpoint of Azure Resource Manager.
@@ -24,8 +27,6 @@ const RESOURCE_MANAGER: &str = "https://management.azure.com/";
 const AUTHORITY: &str = "https://login.microsoftonline.com/";
 /// Most members of a pool (AZ-266).
 const POOL_SIZE: usize = 1000;
-/// How long new flows may still come to a member that was taken out (C-52).
-const TAIL: Duration = Duration::from_secs(30);
 
 /// As they are written.
 #[derive(Clone, Debug, Default, Args)]
@@ -241,7 +242,7 @@ impl AzureArgs {
                 disable_outbound_snat: file.disable_outbound_snat,
                 pool_size: self.azure_pool_size,
                 switch_tail,
-                tail: TAIL,
+                bounds: Bounds::with_tail(TAIL_SECONDS),
                 drain: Duration::from_secs(self.azure_drain_seconds.into()),
                 dns_grace: Duration::from_secs(self.azure_dns_grace_seconds.into()),
                 membership: None,

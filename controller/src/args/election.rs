@@ -69,18 +69,28 @@ impl ElectionArgs {
             self.leader_elect_renew_deadline,
             self.leader_elect_retry_period,
         )?;
-        let name = match self.leader_elect_resource_name {
-            Some(name) if !name.contains(install.as_str()) => {
-                return Err(ElectionError::Name(install.clone()));
-            }
-            Some(name) => name,
-            None => Election::lease_name(install),
-        };
+        let name = self.lease(install)?;
         Ok(self.leader_elect.then_some(ElectionConfig {
             namespace: self.leader_elect_resource_namespace,
             name,
             timing,
         }))
+    }
+
+    /// Name of the Lease.
+    pub(super) fn lease(&self, install: &InstallId) -> Result<String, ElectionError> {
+        match &self.leader_elect_resource_name {
+            Some(name) if !name.contains(install.as_str()) => {
+                Err(ElectionError::Name(install.clone()))
+            }
+            Some(name) => Ok(name.clone()),
+            None => Ok(Election::lease_name(install)),
+        }
+    }
+
+    /// Namespace of the Lease, if one was given.
+    pub(super) fn namespace(&self) -> Option<String> {
+        self.leader_elect_resource_namespace.clone()
     }
 
     /// Name of this replica: in a pod, the host name is the pod's name too.

@@ -16,12 +16,13 @@ use onehop_runtime::metrics::Metrics;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::{Cli, Finding, Output, State, Verb, Which, preflight, release};
+use super::{Cli, Finding, Output, State, Verb, Which, leave, preflight, release};
+use crate::uninstall::UninstallError;
 
 /// Objects of one list call.
 const PAGE: u32 = 500;
 /// Between two looks at what the controller says.
-const POLL: Duration = Duration::from_secs(1);
+pub(super) const POLL: Duration = Duration::from_secs(1);
 
 /// Why it cannot be told or done.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +44,9 @@ pub enum CliError {
     /// Names and all namespaces exclude each other.
     #[error("a Service is named in one namespace: give -n instead of -A")]
     NamedEverywhere,
+    /// What an install has left cannot be removed.
+    #[error(transparent)]
+    Uninstall(#[from] UninstallError),
     /// The output cannot be written.
     #[error("cannot print: {0}")]
     Print(#[from] std::io::Error),
@@ -51,7 +55,7 @@ pub enum CliError {
     Json(#[from] serde_json::Error),
 }
 
-fn failed(tried: impl Into<String>) -> impl FnOnce(kube::Error) -> CliError {
+pub(super) fn failed(tried: impl Into<String>) -> impl FnOnce(kube::Error) -> CliError {
     let tried = tried.into();
     |source| CliError::Api {
         tried,
@@ -60,7 +64,7 @@ fn failed(tried: impl Into<String>) -> impl FnOnce(kube::Error) -> CliError {
 }
 
 /// A Service with our object of its name.
-type Pair = (Service, Option<LoadBalancer>);
+pub(super) type Pair = (Service, Option<LoadBalancer>);
 
 /// Carries out a command line; the answer is whether all is well.
 pub async fn run(cli: Cli, out: &mut (impl Write + Send)) -> Result<bool, CliError> {
@@ -79,6 +83,23 @@ pub async fn run(cli: Cli, out: &mut (impl Write + Send)) -> Result<bool, CliErr
                 "No Service of aws-load-balancer-controller.",
             )?;
             Ok(is_well(&findings))
+        }
+        Verb::Uninstall {
+            which,
+            install_id,
+            how,
+            yes,
+            timeout,
+        } => {
+            let client = client(&which).await?;
+            let install = install_id.as_str().into();
+            let end = leave::End {
+                client,
+                which,
+                install,
+                how,
+            };
+            end.run(yes, timeout, out).await
         }
         Verb::Release {
             which,
@@ -117,8 +138,9 @@ pub async fn run(cli: Cli, out: &mut (impl Write + Send)) -> Result<bool, CliErr
     }
 }
 
-fn is_well(findings: &[Finding]) -> bool {
-    findings.iter().all(|f| f.state != State::Stopped)
+pub(super) fn is_well(findings: &[Finding]) -> bool {
+    let bad = |f: &Finding| matches!(f.state, State::Stopped | State::Held);
+    !findings.iter().any(bad)
 }
 
 async fn client(which: &Which) -> Result<Client, CliError> {
@@ -133,10 +155,10 @@ async fn client(which: &Which) -> Result<Client, CliError> {
 }
 
 /// The Services that were named, or all that are concerned.
-async fn chosen(
+pub(super) async fn chosen(
     client: &Client,
     which: &Which,
-    concerns: fn(&Service, Option<&LoadBalancer>) -> bool,
+    concerns: impl Fn(&Service, Option<&LoadBalancer>) -> bool,
 ) -> Result<Vec<Pair>, CliError> {
     if which.all_namespaces && !which.services.is_empty() {
         return Err(CliError::NamedEverywhere);
@@ -173,7 +195,7 @@ async fn chosen(
         .collect())
 }
 
-async fn with_object(client: &Client, service: Service) -> Result<Pair, CliError> {
+pub(super) async fn with_object(client: &Client, service: Service) -> Result<Pair, CliError> {
     let namespace = service.namespace().unwrap_or_default();
     let objects = Api::<LoadBalancer>::namespaced(client.clone(), &namespace);
     let tried = format!("read LoadBalancer {namespace}/{}", service.name_any());
@@ -254,7 +276,7 @@ async fn wait(
     Ok(findings)
 }
 
-fn print(
+pub(super) fn print(
     out: &mut impl Write,
     output: Output,
     findings: &[Finding],

@@ -5,6 +5,7 @@
 //! does I/O or knows a cloud.
 
 pub mod advice;
+mod bounds;
 pub mod custody;
 pub mod gates;
 mod intent;
@@ -15,6 +16,7 @@ pub mod pod_health;
 mod provider;
 mod told;
 
+pub use bounds::Bounds;
 pub use intent::{Departed, Intent, Machine, Members, PortMembers};
 pub use listed::Listed;
 pub use order::arrange;

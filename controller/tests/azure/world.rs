@@ -24,6 +24,7 @@ use onehop_controller::cloud::azure::settings::{
 use onehop_controller::cloud::local::resolve::NodeProxy;
 use onehop_controller::lease::Lost;
 use onehop_controller::node_targets::Ranges;
+use onehop_controller::plan::Bounds;
 use onehop_controller::policy::Policies;
 use onehop_controller::reconcile::{Orphans, Settings};
 use onehop_controller::snapshot::{Claim, Classless};
@@ -241,7 +242,7 @@ impl World {
             shared_probe: None,
             pool_size: 1000,
             switch_tail: Duration::from_secs(1),
-            tail: Duration::from_secs(1),
+            bounds: Bounds::with_tail(1),
             drain: Duration::from_secs(5),
             dns_grace: Duration::from_secs(8),
             membership: None,

@@ -22,6 +22,7 @@ mod installs;
 mod leaders;
 mod pod_health;
 mod pools;
+mod removal;
 mod repairs;
 mod successions;
 mod support;

@@ -415,6 +415,17 @@ impl World {
         }
     }
 
+    /// Serves the API server to programs; gives the server, which ends with it, and a kubeconfig with every right.
+    pub(crate) fn serve(&self, name: &str) -> (Serving, PathBuf) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let serving = self.server.serve_tls(listener, &[]).unwrap();
+        let url = format!("https://{}", serving.address());
+        let config = self.server.kubeconfig(&url, &Identity::admin()).unwrap();
+        let path = std::env::temp_dir().join(format!("{name}-{}.yaml", std::process::id()));
+        std::fs::write(&path, config).unwrap();
+        (serving, path)
+    }
+
     /// How the program ended with these flags, and what it said.
     pub(crate) async fn ended(&self, flags: &[&str]) -> (Option<i32>, String) {
         let ended = self.command().args(flags).kill_on_drop(true).output();

@@ -33,6 +33,8 @@ pub enum Account {
         /// Name of the node.
         node: String,
     },
+    /// The `ServiceAccount` of the chart's hook after an uninstall.
+    CleanUp,
     /// The user that every cluster's own roles give the rights of a kube-proxy.
     KubeProxy,
     /// The user as which a node's kubelet is known to the authorizer of nodes.
@@ -53,6 +55,7 @@ impl Account {
         match self {
             Self::Controller { .. } => "onehop-controller".to_owned(),
             Self::NodeAgent { .. } => "onehop-node-agent".to_owned(),
+            Self::CleanUp => "onehop-uninstall-clean-up".to_owned(),
             Self::KubeProxy => "system:kube-proxy".to_owned(),
             Self::Kubelet { node } => format!("system:node:{node}"),
         }
@@ -62,6 +65,7 @@ impl Account {
         match self {
             Self::Controller { replica } => format!("kubeconfig-{replica}"),
             Self::NodeAgent { node } => format!("kubeconfig-node-agent-{node}"),
+            Self::CleanUp => "kubeconfig-clean-up".to_owned(),
             Self::KubeProxy => "kubeconfig-kube-proxy".to_owned(),
             Self::Kubelet { node } => format!("kubeconfig-kubelet-{node}"),
         }

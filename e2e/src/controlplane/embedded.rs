@@ -60,7 +60,7 @@ impl Embedded {
     pub(super) fn kubeconfig(&self, account: &Account) -> Result<String> {
         let identity = match account {
             Account::Controller { replica } => Identity::service_account(SYSTEM_NAMESPACE, replica),
-            Account::NodeAgent { .. } => {
+            Account::NodeAgent { .. } | Account::CleanUp => {
                 Identity::service_account(SYSTEM_NAMESPACE, &account.name())
             }
             Account::KubeProxy | Account::Kubelet { .. } => Identity::user_named(account.name()),

@@ -319,7 +319,10 @@ async fn token(client: &Client, account: &Account) -> Result<String> {
             name: Some(node.clone()),
             uid: None,
         }),
-        Account::Controller { .. } | Account::KubeProxy | Account::Kubelet { .. } => None,
+        Account::Controller { .. }
+        | Account::CleanUp
+        | Account::KubeProxy
+        | Account::Kubelet { .. } => None,
     };
     let request = TokenRequest {
         spec: TokenRequestSpec {

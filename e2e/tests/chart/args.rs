@@ -1,10 +1,11 @@
 //! Every rendered argument is read by the program's own definition of its flags.
 
-use crate::sets::{sets, with};
+use crate::sets::{aws, overlay, sets, with};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use onehop_controller::args as controller;
 use onehop_controller::cloud::azure::settings::Kind;
+use onehop_controller::plan::Bounds;
 use onehop_e2e::chart::{Chart, NAMESPACE, Program};
 use onehop_e2e::world::{Commands, chart_values};
 use onehop_node_agent::args as agent;
@@ -23,11 +24,11 @@ fn controller_config(program: Program<'_>) -> Result<controller::Config> {
     Ok(controller::Args::try_parse_from(args)?.resolve()?)
 }
 
-/// What the program would check, if it is started for that.
-fn controller_check(program: Program<'_>) -> Result<Option<controller::Check>> {
+/// What the program would do around an uninstall, if it is started for that.
+fn controller_errand(program: Program<'_>) -> Result<Option<controller::Errand>> {
     let args = [vec!["onehop-controller".to_owned()], program.args()?].concat();
-    let check = controller::Args::try_parse_from(args)?.check();
-    Ok(check.transpose()?)
+    let errand = controller::Args::try_parse_from(args)?.errand();
+    Ok(errand.transpose()?)
 }
 
 fn agent_config(program: Program<'_>) -> Result<agent::Config> {
@@ -57,23 +58,31 @@ fn every_rendered_argument_is_a_flag_of_the_program() -> Result<()> {
             let program = Program::of(workload)?;
             match workload["kind"].as_str() {
                 Some("Deployment") => {
-                    assert_eq!(controller_check(program)?, None, "{}", of());
+                    assert_eq!(controller_errand(program)?, None, "{}", of());
                     controller_config(program).with_context(of)?;
                 }
-                // C-80: the hook is the controller's own program, as the same install.
+                // C-80, C-82: the hooks are the controller's own program, as the same install with the same Lease.
                 Some("Job") => {
-                    let check = controller_check(program).with_context(of)?;
+                    let errand = controller_errand(program).with_context(of)?;
+                    let errand = errand.with_context(of)?;
                     let controllers = rendered.of_kinds(&["Deployment"]);
                     let controller = controllers.into_iter().next();
                     let controller =
                         controller.with_context(|| format!("a controller beside {}", of()))?;
                     let config = controller_config(Program::of(controller)?)?;
-                    assert_eq!(
-                        check.map(|check| check.install),
-                        Some(config.settings.claim.install),
-                        "{}",
-                        of()
-                    );
+                    assert_eq!(errand.install, config.settings.claim.install, "{}", of());
+                    let before =
+                        workload["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete";
+                    assert_eq!(errand.duty == controller::Duty::Check, before, "{}", of());
+                    let election = config.election.with_context(of)?;
+                    assert_eq!(errand.lease, election.name, "C-82: {}", of());
+                    assert_eq!(errand.lease_namespace, election.namespace, "C-82: {}", of());
+                    if !before {
+                        // Only that Lease may go.
+                        let role = rendered.object("Role", name)?;
+                        let named = &role["rules"][0]["resourceNames"];
+                        assert_eq!(*named, json!([errand.lease]), "C-82: {}", of());
+                    }
                 }
                 Some("DaemonSet") => {
                     agent_config(program).with_context(of)?;
@@ -146,6 +155,52 @@ fn c50_values_arrive_in_the_programs() -> Result<()> {
     assert!(config.masquerade_all);
     assert_eq!(config.masquerade_mark, 1 << 15);
     assert_eq!(config.pod_health_port, Some(10291), "ZD-35");
+    Ok(())
+}
+
+/// C-52: the bounds of zero-drop are values, whose defaults are those of the provider's cloud.
+#[test]
+fn c52_bounds_of_membership_arrive_for_every_provider() -> Result<()> {
+    let chart = Chart::of_this_build()?;
+    let azure =
+        json!({"provider": "azure", "azure": {"cloudConfigSecret": "azure-cloud-provider"}});
+    let given = json!({
+        "floorPercent": 50, "holdMaxSeconds": 60, "tailMaxSeconds": {"local": 7, "aws": 7, "azure": 7},
+        "awsApiThrottle": {"members": "1:2", "Elastic Load Balancing v2:^Describe": "3:4"}, "dnsGraceSeconds": 5,
+        "azure": {"podSecurityGroup": "pods", "drainSeconds": 11},
+    });
+    let wanted = Bounds {
+        floor_percent: 50,
+        hold_max_seconds: 60,
+        tail_max_seconds: 7,
+    };
+    for (base, tail) in [(with(json!({})), 0), (aws(), 180), (with(azure), 30)] {
+        let of = |values: &Value| -> Result<controller::Config> {
+            controller_config(chart.render(values)?.controller()?)
+        };
+        let bounds = |config: &controller::Config| match (&config.aws, &config.azure) {
+            (Some(aws), _) => aws.settings.bounds,
+            (_, Some(azure)) => azure.settings.bounds,
+            _ => config.defaults.bounds,
+        };
+        assert_eq!(bounds(&of(&base)?), Bounds::with_tail(tail), "C-52: {base}");
+        let mut values = base.clone();
+        overlay(&mut values, &given);
+        let config = of(&values)?;
+        assert_eq!(bounds(&config), wanted, "C-52: {base}");
+        if let Some(aws) = config.aws {
+            let limits = aws.access.limits;
+            assert_eq!((limits.members.rate, limits.members.burst), (1.0, 2.0));
+            assert_eq!((limits.describe.rate, limits.describe.burst), (3.0, 4.0));
+            assert_eq!(aws.settings.dns_grace.as_secs(), 5, "C-124");
+        }
+        if let Some(azure) = config.azure {
+            let pods = azure.settings.place.pod_security_group;
+            assert_eq!(pods.map(|group| group.name).as_deref(), Some("pods"));
+            assert_eq!(azure.settings.drain.as_secs(), 11);
+            assert_eq!(azure.settings.dns_grace.as_secs(), 5, "C-124");
+        }
+    }
     Ok(())
 }
 

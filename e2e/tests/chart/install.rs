@@ -6,7 +6,7 @@ use crate::{
     sets::{examples, sets},
     user::{User, said},
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use e2e_fabric::{Fabric, FabricConfig, WorldTag};
 use k8s_openapi::{
     api::{
@@ -19,6 +19,7 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use onehop_core::{crd::NodeTargets, id::InstallId};
 use onehop_e2e::{
     chart::{Chart, NAMESPACE, minimal_values},
     controlplane::{Account, BackEnd, ControlPlane, OnLoopback},
@@ -120,9 +121,12 @@ impl Site {
         })
         .await?;
         let spec = pod.spec.context("a spec")?;
-        ensure!(spec.service_account_name.as_deref() == Some("onehop-controller"));
-        let account = Account::Controller {
-            replica: "check".to_owned(),
+        let account = match spec.service_account_name.as_deref() {
+            Some("onehop-controller") => Account::Controller {
+                replica: "check".to_owned(),
+            },
+            Some("onehop-uninstall-clean-up") => Account::CleanUp,
+            other => bail!("nobody knows account {other:?}"),
         };
         let kubeconfig = self.plane.kubeconfig(&account).await?;
         let log = self.user.home.join("hook.log");
@@ -175,6 +179,18 @@ impl Site {
         Ok(())
     }
 
+    /// What installs have told the agent of a node.
+    async fn told(&self, node: &str, installs: Value) -> Result<()> {
+        let told = json!({
+            "apiVersion": "onehop.dev/v1alpha1", "kind": "NodeTargets", "metadata": {"name": node},
+            "spec": {"installs": installs},
+        });
+        self.user
+            .kubectl(&["create", "-f", "-"], &[told])
+            .await
+            .map(drop)
+    }
+
     async fn release(&self, name: &str) -> Result<()> {
         let services: Api<Service> = self.plane.objects.api();
         let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));
@@ -213,9 +229,9 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// C-69, C-63, C-80, C-T07 and C-T43: a life of a release.
+/// C-69, C-63, C-80, C-82, C-T07 and C-T43: a life of a release.
 #[tokio::test(flavor = "multi_thread")]
-async fn c63_c69_c80_ct07_ct43_install_upgrade_roll_back_and_uninstall() -> Result<()> {
+async fn c63_c69_c80_c82_ct07_ct43_install_upgrade_roll_back_and_uninstall() -> Result<()> {
     let site = Site::start().await?;
     let earlier = earlier(&site.user.home)?;
     let chart = Chart::folder().display().to_string();
@@ -266,11 +282,24 @@ async fn c63_c69_c80_ct07_ct43_install_upgrade_roll_back_and_uninstall() -> Resu
 
     site.release("web").await?;
     site.release("api").await?;
-    let (ended, hook) = tokio::join!(site.try_helm(&uninstall), site.run_hook());
-    let (ended, (well, message)) = (ended?, hook?);
-    assert!(well, "only another install has Services: {message}");
+    site.told("node-a", json!({"demo-local": {}})).await?;
+    site.told("node-b", json!({"demo-local": {}, "green": {}}))
+        .await?;
+    let (ended, hooks) = tokio::join!(site.try_helm(&uninstall), async {
+        let before = site.run_hook().await?;
+        Ok::<_, anyhow::Error>([before, site.run_hook().await?])
+    });
+    let ended = ended?;
+    let [(checked, message), (cleaned, said_last)] = hooks?;
+    assert!(checked, "only another install has Services: {message}");
+    assert!(cleaned, "C-82: {said_last}");
     assert!(ended.status.success(), "C-T43: {}", said(&ended));
     left_behind(&site).await?;
+    let told: Api<NodeTargets> = Api::all(site.plane.client());
+    let told = told.list(&ListParams::default()).await?.items;
+    let entries = told.iter().flat_map(|of| of.spec.installs.keys());
+    let entries: Vec<&str> = entries.map(InstallId::as_str).collect();
+    assert_eq!((told.len(), entries), (1, vec!["green"]), "C-82");
     site.end()
 }
 

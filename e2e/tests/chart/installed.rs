@@ -325,6 +325,7 @@ fn notes(said: &str) {
         "kubectl get loadbalancers.onehop.dev -A",
         "kubectl -n onehop-system get pods",
         "delete the Services of these classes first",
+        "kubectl onehop uninstall --install-id e2e -A",
         "helm -n onehop-system uninstall onehop",
         "kubectl delete crd addresspools.onehop.dev loadbalancers.onehop.dev nodetargets.onehop.dev",
     ] {
@@ -357,6 +358,11 @@ async fn logs_say_whose_they_are(installed: &Installed) -> Result<()> {
                 let line: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
                 assert_eq!(line[field], json!(whose), "C-113: {line}");
                 of_services += usize::from(line["service"] == "default/cluster");
+                if line["message"] == "cloud call" {
+                    let shard = line["shard"].as_str().unwrap_or_default();
+                    assert!(shard.starts_with("default/"), "C-113: {line}");
+                    assert_eq!(line["service"], line["shard"], "C-113: {line}");
+                }
             }
             assert!(log.lines().count() > 0, "C-113: {name}");
         }

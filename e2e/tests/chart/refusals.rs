@@ -121,6 +121,30 @@ fn c60_ct04_the_schema_refuses_typos() -> Result<()> {
             "adressPools",
         ),
         (json!({"orphanGraceSeconds": -1}), "/orphanGraceSeconds"),
+        // C-52.
+        (json!({"floorPercent": 101}), "/floorPercent"),
+        (json!({"holdMaxSeconds": 86_401}), "/holdMaxSeconds"),
+        (json!({"holdMaxSeconds": "10m"}), "/holdMaxSeconds"),
+        (
+            json!({"tailMaxSeconds": {"local": -1}}),
+            "/tailMaxSeconds/local",
+        ),
+        (json!({"tailMaxSeconds": 30}), "/tailMaxSeconds"),
+        (json!({"tailMaxSeconds": {"gcp": 1}}), "gcp"),
+        (json!({"membership": "never"}), "/membership"),
+        (
+            json!({"agent": {"podHealthPort": 70_000}}),
+            "/agent/podHealthPort",
+        ),
+        (
+            json!({"awsApiThrottle": {"members": "4"}}),
+            "/awsApiThrottle/members",
+        ),
+        (json!({"awsApiThrottle": {"member": "4:20"}}), "member"),
+        (
+            json!({"azure": {"podSecurityGroup": "a/b"}}),
+            "/azure/podSecurityGroup",
+        ),
         (json!({"image": {"digest": "sha256:12"}}), "/image/digest"),
         (
             json!({"prometheusRule": {"alerts": {"orphans": {"threshold": "many"}}}}),

@@ -89,6 +89,27 @@ fn c53_rights_of_the_controller() -> Result<()> {
     Ok(())
 }
 
+/// C-82, C-53: after an uninstall entries of NodeTargets and one Lease may go, and nothing else is written.
+#[test]
+fn c53_c82_rights_after_an_uninstall() -> Result<()> {
+    let rendered = Chart::of_this_build()?.render(&minimal_values())?;
+    let name = "onehop-uninstall-clean-up";
+    let most = expected(
+        "/services list
+         onehop.dev/loadbalancers list
+         onehop.dev/nodetargets list patch delete",
+    );
+    assert_eq!(rights(rendered.object("ClusterRole", name)?)?, most);
+    let role = rendered.object("Role", name)?;
+    assert_eq!(rights(role)?, expected("coordination.k8s.io/leases delete"));
+    let lease = &role["rules"][0]["resourceNames"];
+    assert_eq!(*lease, serde_json::json!(["onehop-controller-demo-local"]));
+    let hooks = rendered.objects().iter();
+    let hooks = hooks.filter(|o| o["metadata"]["annotations"]["helm.sh/hook"] == "post-delete");
+    assert_eq!(hooks.count(), 6, "there for as long as it runs only");
+    Ok(())
+}
+
 /// Whether the role's rights on Secrets and on webhooks are about one object each, in the release's namespace where that
 /// has one.
 fn only_the_webhooks(role: &Value) -> bool {

@@ -74,6 +74,8 @@ fn c83_the_guide_says_how_to_uninstall() -> Result<()> {
         "helm uninstall",
         "kubectl delete crd",
         "--cleanup",
+        "kubectl onehop uninstall",
+        "--how keep",
     ] {
         assert!(uninstall.contains(said), "C-83: {said}");
     }

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use onehop_core::crd::{
-    ClientIp, LateFlows, LoadBalancerPort, LoadBalancerSpec, Membership, MembershipPolicy,
-    ProviderKind, ProviderOption, TargetMode,
+    ClientIp, LoadBalancerPort, LoadBalancerSpec, MembershipPolicy, ProviderKind, ProviderOption,
+    TargetMode,
 };
 use onehop_core::id::{IpFamily, PortKey, Protocol};
 use onehop_core::service::{ServiceKind, ServicePort, ServiceSpec, TargetPort};
@@ -21,8 +21,6 @@ use crate::plan::{Notice, Refusal, Resolution};
 
 /// Option of the attribute that keeps the client's address.
 pub const PRESERVE: &str = "preserve_client_ip.enabled";
-/// How long the service may send new flows to a target after it was told to stop (AWS-773, harness).
-const TAIL_SECONDS: u32 = 180;
 
 /// Reads one Service.
 pub fn resolve(
@@ -120,13 +118,9 @@ fn spec(
         families: service.families.clone(),
         ports,
         sources: Vec::new(),
-        membership: Membership {
-            policy: wishes.membership.or(settings.membership).unwrap_or(default),
-            floor_percent: 100,
-            hold_max_seconds: 600,
-            tail_max_seconds: TAIL_SECONDS,
-            late_flows: LateFlows::Forward,
-        },
+        membership: settings
+            .bounds
+            .membership(wishes.membership.or(settings.membership).unwrap_or(default)),
         options: wishes.origins.into_iter().map(option).collect(),
     }
 }

@@ -7,10 +7,13 @@ use onehop_core::crd::{MembershipPolicy, Scheme, TargetMode};
 use onehop_core::id::InstallId;
 
 use crate::cloud::local::resolve::NodeProxy;
+use crate::plan::Bounds;
 pub use crate::plan::custody::{PeerServices, Selection};
 
 /// Class of our own.
 pub const OWN_CLASS: &str = "onehop.dev/aws";
+/// Seconds for which the service may send new flows to a target after it was told to stop (AWS-773, C-52).
+pub const TAIL_SECONDS: u32 = 180;
 
 /// Settings.
 #[derive(Clone, Debug)]
@@ -27,6 +30,8 @@ pub struct Settings {
     pub mode: TargetMode,
     /// How members come and go where nothing says; by the class if the install does not (K-32).
     pub membership: Option<MembershipPolicy>,
+    /// How many stay, and for how long (C-52).
+    pub bounds: Bounds,
     /// Tags on everything that we make (AWS-056).
     pub default_tags: BTreeMap<String, String>,
     /// Keys of tags that belong to others.
@@ -134,6 +139,7 @@ impl Settings {
             scheme: Scheme::Internal,
             mode: TargetMode::Node,
             membership: None,
+            bounds: Bounds::with_tail(TAIL_SECONDS),
             default_tags: BTreeMap::new(),
             external_tags: BTreeSet::new(),
             ssl_policy: "ELBSecurityPolicy-2016-08".to_owned(),

@@ -4,8 +4,8 @@
 //! for a Service that never had one (AZ-034).
 
 use onehop_core::crd::{
-    ClientIp, LateFlows, LoadBalancerPort, LoadBalancerSpec, Membership, MembershipPolicy,
-    ProviderKind, ProviderOption, Scheme, TargetMode,
+    ClientIp, LoadBalancerPort, LoadBalancerSpec, MembershipPolicy, ProviderKind, ProviderOption,
+    Scheme, TargetMode,
 };
 use onehop_core::id::{IpFamily, Protocol};
 use onehop_core::service::{ServicePort, ServiceSpec, TargetPort};
@@ -16,9 +16,6 @@ use super::health;
 use super::names;
 use super::settings::Settings;
 use crate::plan::{Notice, Refusal, Resolution};
-
-/// Longest hold of a leaving target.
-const HOLD_MAX_SECONDS: u32 = 600;
 
 /// Whose names, defaults and checks a Service gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -160,13 +157,9 @@ fn spec(
         families,
         ports,
         sources: Vec::new(),
-        membership: Membership {
-            policy: wishes.membership.or(settings.membership).unwrap_or(default),
-            floor_percent: 100,
-            hold_max_seconds: HOLD_MAX_SECONDS,
-            tail_max_seconds: u32::try_from(settings.tail.as_secs()).unwrap_or(u32::MAX),
-            late_flows: LateFlows::Forward,
-        },
+        membership: settings
+            .bounds
+            .membership(wishes.membership.or(settings.membership).unwrap_or(default)),
         options: wishes.origins.into_iter().map(option).collect(),
     }
 }

@@ -10,7 +10,11 @@ use serde_json::{Value, json};
 
 use super::resolve::Flavour;
 use crate::cloud::local::resolve::NodeProxy;
+use crate::plan::Bounds;
 use crate::plan::custody::{PeerServices, Selection};
+
+/// Seconds for which new flows may still come to a member that was taken out (C-52).
+pub const TAIL_SECONDS: u32 = 30;
 
 /// Settings.
 #[derive(Clone, Debug)]
@@ -46,8 +50,8 @@ pub struct Settings {
     pub pool_size: usize,
     /// How long a replaced pool or frontend serves on.
     pub switch_tail: Duration,
-    /// How long a flow can still come to a member after it was taken out.
-    pub tail: Duration,
+    /// How many members stay, and for how long (C-52).
+    pub bounds: Bounds,
     /// How long a member that is set Down keeps its flows before it is taken out (AZ-291).
     pub drain: Duration,
     /// How long the former address of a Service serves on after it was given another one (AZ-113).

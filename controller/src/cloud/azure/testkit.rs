@@ -49,7 +49,7 @@ pub(super) fn settings() -> Settings {
         shared_probe: None,
         pool_size: 1000,
         switch_tail: std::time::Duration::from_secs(30),
-        tail: std::time::Duration::from_secs(30),
+        bounds: crate::plan::Bounds::with_tail(30),
         drain: std::time::Duration::from_mins(10),
         dns_grace: std::time::Duration::from_mins(15),
         layout: Layout::Own,

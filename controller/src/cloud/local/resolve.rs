@@ -4,15 +4,15 @@
 //! Service with something wrong gets nothing until it is put right.
 
 use onehop_core::crd::{
-    ClientIp, HealthBy, HealthCheck, HealthProtocol, LateFlows, LoadBalancerPort, LoadBalancerSpec,
-    Membership, MembershipPolicy, ProviderKind, ProviderOption, Scheme, TargetMode,
+    ClientIp, HealthBy, HealthCheck, HealthProtocol, LoadBalancerPort, LoadBalancerSpec,
+    MembershipPolicy, ProviderKind, ProviderOption, Scheme, TargetMode,
 };
 use onehop_core::id::Protocol;
 use onehop_core::service::{ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
 use onehop_core::target::{self, Choice, NodePorts, Obstacle, Obstacles, Wish};
 
 use super::annotations::{self, Hint, Wishes};
-use crate::plan::{Notice, Refusal, Resolution};
+use crate::plan::{Bounds, Notice, Refusal, Resolution};
 
 /// Option name of fixed addresses in the resolved spec.
 pub const OPTION_ADDRESSES: &str = "addresses";
@@ -24,6 +24,9 @@ pub const OPTION_SHARING: &str = "sharingKey";
 pub const OPTION_SHARING_NAMESPACES: &str = "sharingNamespaces";
 /// Whether a client stays with the target that it chose first: there for `ClientIP`.
 pub const OPTION_AFFINITY: &str = "sessionAffinity";
+
+/// Seconds for which the local cloud still sends new flows to a target that was taken out (C-52): none.
+pub const TAIL_SECONDS: u32 = 0;
 
 /// Who forwards on the nodes, and so which port tells their health (crd.md section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub struct Defaults {
     pub proxy: NodeProxy,
     /// How members come and go (K-32).
     pub membership: MembershipPolicy,
+    /// How many stay, and for how long (C-52).
+    pub bounds: Bounds,
 }
 
 impl From<NodeProxy> for Defaults {
@@ -48,6 +53,7 @@ impl From<NodeProxy> for Defaults {
         Self {
             proxy,
             membership: MembershipPolicy::ZeroDrop,
+            bounds: Bounds::with_tail(TAIL_SECONDS),
         }
     }
 }
@@ -66,7 +72,11 @@ pub fn resolve(
     service: &ServiceSpec,
     last_good: Option<&LoadBalancerSpec>,
 ) -> Resolution {
-    let Defaults { proxy, membership } = defaults.into();
+    let Defaults {
+        proxy,
+        membership,
+        bounds,
+    } = defaults.into();
     let last_good = last_good.filter(|spec| spec.service_uid == service.uid);
     let (mut wishes, problems) = annotations::parse(service);
     let mut refusals: Vec<Refusal> = problems
@@ -104,13 +114,18 @@ pub fn resolve(
     }
     wishes.membership = wishes.membership.or(Some(membership));
     Resolution {
-        spec: Some(spec(service, wishes, ports)),
+        spec: Some(spec(bounds, service, wishes, ports)),
         refusals,
         notices,
     }
 }
 
-fn spec(service: &ServiceSpec, wishes: Wishes, ports: Vec<LoadBalancerPort>) -> LoadBalancerSpec {
+fn spec(
+    bounds: Bounds,
+    service: &ServiceSpec,
+    wishes: Wishes,
+    ports: Vec<LoadBalancerPort>,
+) -> LoadBalancerSpec {
     let option = |(name, value, from): (&str, String, String)| ProviderOption {
         name: name.to_owned(),
         value,
@@ -124,13 +139,7 @@ fn spec(service: &ServiceSpec, wishes: Wishes, ports: Vec<LoadBalancerPort>) -> 
         families: service.families.clone(),
         ports,
         sources: Vec::new(),
-        membership: Membership {
-            policy: wishes.membership.unwrap_or_default(),
-            floor_percent: 100,
-            hold_max_seconds: 600,
-            tail_max_seconds: 0,
-            late_flows: LateFlows::Forward,
-        },
+        membership: bounds.membership(wishes.membership.unwrap_or_default()),
         options: wishes.origins.into_iter().map(option).collect(),
     }
 }
@@ -447,11 +456,30 @@ mod tests {
     }
 
     #[test]
+    fn c52_bounds_are_the_installs() {
+        let bounds = Bounds {
+            floor_percent: 50,
+            hold_max_seconds: 60,
+            tail_max_seconds: 7,
+        };
+        let defaults = Defaults {
+            bounds,
+            ..Defaults::from(NodeProxy::Beside)
+        };
+        let spec = resolve(defaults, &service(), None).spec.unwrap();
+        assert_eq!(
+            spec.membership,
+            bounds.membership(MembershipPolicy::ZeroDrop),
+            "C-52"
+        );
+    }
+
+    #[test]
     fn k32_the_membership_policy_is_the_installs_unless_the_service_says_its_own() {
         let policy = |service: &ServiceSpec, membership| {
             let defaults = Defaults {
-                proxy: NodeProxy::Beside,
                 membership,
+                ..Defaults::from(NodeProxy::Beside)
             };
             let spec = resolve(defaults, service, None).spec.unwrap();
             spec.membership.policy

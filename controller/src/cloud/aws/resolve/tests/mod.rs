@@ -2,6 +2,7 @@ use onehop_core::crd::{HealthBy, HealthProtocol};
 
 use super::*;
 use crate::cloud::aws::testkit::{UID_A, annotated, service, settings, tcp, udp};
+use crate::plan::Bounds;
 
 const TARGET: &str = "aws-load-balancer-nlb-target-type";
 
@@ -51,6 +52,27 @@ fn aws088_membership_is_ours_for_our_class_and_the_peers_for_its_own() {
     assert_eq!(policy(&own), MembershipPolicy::ZeroDrop, "AWS-088, K-30");
     let said = annotated(web(), &[("onehop.dev/membership", "zero-drop")]);
     assert_eq!(policy(&said), MembershipPolicy::ZeroDrop, "AWS-088, K-32");
+}
+
+#[test]
+fn c52_bounds_of_membership_are_the_installs() {
+    let mut settings = settings();
+    let membership = |settings: &Settings| {
+        let resolution = resolve(settings, &web(), None);
+        resolution.spec.unwrap().membership
+    };
+    assert_eq!(membership(&settings).tail_max_seconds, 180, "C-52");
+    settings.bounds = Bounds {
+        floor_percent: 50,
+        hold_max_seconds: 60,
+        tail_max_seconds: 7,
+    };
+    let policy = membership(&settings).policy;
+    assert_eq!(
+        membership(&settings),
+        settings.bounds.membership(policy),
+        "C-52"
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@ use onehop_core::service::PROXY_NAME_LABEL;
 
 use super::super::testkit::{annotated, local, own, resolved, service, settings};
 use super::*;
+use crate::plan::Bounds;
 
 fn refused(service: &ServiceSpec) -> Vec<&'static str> {
     let resolution = resolve(&settings(), service, None);
@@ -61,12 +62,12 @@ fn k51_za89_az140_without_node_ports_pods_else_vip() {
     assert_eq!(
         resolution.spec.unwrap().ports[0].mode,
         TargetMode::Vip,
-        "ZA-113"
+        "ZA-113, C-136"
     );
     assert_eq!(resolution.notices[0].reason, "TargetModeFallback");
     let explicit = annotated(own(&[80]), &[("onehop.dev/target", "pod")]);
     let why = &resolve(&overlay, &explicit, None).refusals[0];
-    assert_eq!(why.reason, "TargetModeImpossible", "ZA-113");
+    assert_eq!(why.reason, "TargetModeImpossible", "ZA-113, C-136");
     let live = resolve(&overlay, &explicit, Some(&resolved(&explicit)));
     assert_eq!(
         live.spec.unwrap().ports[0].mode,
@@ -184,6 +185,27 @@ fn za71_za105_everything_wrong_is_said_at_once_and_the_last_good_kept() {
     let resolution = resolve(&settings(), &bad, Some(&good));
     assert_eq!(resolution.spec, Some(good), "I10");
     assert_eq!(resolution.refusals.len(), 3, "ZA-105");
+}
+
+#[test]
+fn c52_bounds_of_membership_are_the_installs() {
+    let mut settings = settings();
+    let membership = |settings: &Settings| {
+        let resolution = resolve(settings, &own(&[80]), None);
+        resolution.spec.unwrap().membership
+    };
+    assert_eq!(membership(&settings).tail_max_seconds, 30, "C-52");
+    settings.bounds = Bounds {
+        floor_percent: 50,
+        hold_max_seconds: 60,
+        tail_max_seconds: 7,
+    };
+    let policy = membership(&settings).policy;
+    assert_eq!(
+        membership(&settings),
+        settings.bounds.membership(policy),
+        "C-52"
+    );
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! Flags of how many targets stay, and for how long (C-52): the same for every provider but for the tail's default.
+
+use clap::{Args, value_parser};
+
+use crate::plan::Bounds;
+
+/// Longest hold and tail that make sense, in seconds: agents guard a target for as long as both together.
+const DAY: i64 = 86_400;
+
+/// As they are written.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct BoundsArgs {
+    /// Share of a Service's ready endpoints, in percent, below which no target is let go before others are healthy.
+    #[arg(long, env = "ONEHOP_FLOOR_PERCENT", default_value_t = 100, value_parser = value_parser!(u8).range(0..=100))]
+    floor_percent: u8,
+    /// Longest time in seconds for which a leaving target is held while others get healthy.
+    #[arg(long, env = "ONEHOP_HOLD_MAX_SECONDS", default_value_t = 600, value_parser = value_parser!(u32).range(0..=DAY))]
+    hold_max_seconds: u32,
+    /// Longest time in seconds for which the cloud sends new flows to a target that was taken out. Default: 0 for
+    /// provider local, 180 for aws, 30 for azure.
+    #[arg(long, env = "ONEHOP_TAIL_MAX_SECONDS", value_parser = value_parser!(u32).range(0..=DAY))]
+    tail_max_seconds: Option<u32>,
+}
+
+impl BoundsArgs {
+    /// With the tail of the provider's cloud where none is given.
+    pub(super) fn resolve(self, tail_max_seconds: u32) -> Bounds {
+        Bounds {
+            floor_percent: self.floor_percent,
+            hold_max_seconds: self.hold_max_seconds,
+            tail_max_seconds: self.tail_max_seconds.unwrap_or(tail_max_seconds),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        bounds: BoundsArgs,
+    }
+
+    fn parse(flags: &[&str]) -> Result<BoundsArgs, String> {
+        let command = Command::try_parse_from([&["x"], flags].concat());
+        command.map(|c| c.bounds).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn c52_bounds_are_the_providers_unless_they_are_given() {
+        let usual = parse(&[]).unwrap();
+        assert_eq!(usual.resolve(180), Bounds::with_tail(180), "C-52");
+        let given = [
+            "--floor-percent=50",
+            "--hold-max-seconds=60",
+            "--tail-max-seconds=5",
+        ];
+        let given = parse(&given).unwrap().resolve(180);
+        let wanted = Bounds {
+            floor_percent: 50,
+            hold_max_seconds: 60,
+            tail_max_seconds: 5,
+        };
+        assert_eq!(given, wanted, "C-52");
+    }
+
+    #[test]
+    fn c52_a_wrong_bound_is_refused_and_what_is_allowed_is_said() {
+        for (flag, value, allowed) in [
+            ("--floor-percent", "101", "0..=100"),
+            ("--floor-percent", "half", "invalid digit"),
+            ("--hold-max-seconds", "86401", "0..=86400"),
+            ("--tail-max-seconds", "-1", "--tail-max-seconds"),
+        ] {
+            let said = parse(&[&format!("{flag}={value}")]).unwrap_err();
+            for part in [flag, value, allowed] {
+                assert!(said.contains(part), "C-52: {flag}={value}: {said}");
+            }
+        }
+    }
+}
