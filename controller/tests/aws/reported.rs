@@ -85,3 +85,29 @@ async fn ai19_ai23_aws410_aws411_addresses_of_the_groups_family_count_whoever_ma
     let refused = told.iter().any(|(reason, _)| reason == "TargetInvalid");
     assert!(!refused, "AI-19: {told:?}");
 }
+
+/// Auto Mode has a load balancer controller of its own, which is in no pod and has a class of its own.
+#[tokio::test]
+async fn c133_beside_eks_auto_mode_our_class_serves_pods_and_its_class_is_left_alone() {
+    let world = served().await;
+    let theirs = world
+        .service("theirs", "eks.amazonaws.com/nlb", pods())
+        .await;
+    world.endpoints("theirs", &[3]).await;
+    let flags = Flags {
+        classes: vec![OWN_CLASS],
+        ..Flags::default()
+    };
+    let _controller = world.controller(flags).await;
+    world.service("web", OWN_CLASS, pods()).await;
+    serves(&world).await;
+    assert_eq!(
+        targets(&world),
+        [1, 2].into(),
+        "C-133: pods of our class only"
+    );
+    let now = world.get("theirs").await;
+    assert_eq!(now, theirs, "C-133: not even a finalizer");
+    assert_eq!(world.told("theirs").await, [], "C-133");
+    assert!(world.balancer("theirs").await.is_none(), "C-133");
+}

@@ -219,6 +219,7 @@ async fn za114_az018_az019_a_locked_security_group_is_told_at_start_and_internal
     });
     world.service("inside", json!({}), internal).await;
     world.has_address("inside").await;
+    // C-135.
     world
         .eventually("the public one is told what denies what", async |w| {
             let told = w.told("public").await;

@@ -291,7 +291,7 @@ async fn c09_ct21_keys_of_metallb_are_followed_and_each_event_comes_once() {
     let deprecated = told
         .iter()
         .filter(|(reason, _)| reason == "AnnotationDeprecated");
-    assert_eq!(deprecated.count(), 1, "C-T21: {told:?}");
+    assert_eq!(deprecated.count(), 1, "C-T21, L-14: {told:?}");
     controller.stop().await;
 }
 

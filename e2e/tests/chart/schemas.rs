@@ -88,7 +88,7 @@ fn manifests() -> Result<Vec<Manifest>> {
     Ok(found)
 }
 
-/// C-T05, C-65 and C-72: whatever the chart renders and the examples hold is valid in every supported version, with no
+/// C-T05, C-T06, C-65 and C-72: whatever the chart renders and the examples hold is valid in every supported version, with no
 /// field and no kind that it does not know.
 #[test]
 fn c65_c72_ct05_manifests_are_valid_in_every_supported_version() -> Result<()> {
@@ -115,7 +115,7 @@ fn c65_the_versions_judged_begin_where_the_chart_does() -> Result<()> {
     Ok(())
 }
 
-/// C-72: the judge does find what is wrong: a misspelt field, a wrong type, a kind that is not there, in ours as well.
+/// C-72, C-T06: the judge does find what is wrong: a misspelt field, a wrong type, a kind that is not there, in ours as well.
 #[test]
 fn c72_the_judge_finds_what_is_wrong() -> Result<()> {
     let wrong = |kind: &str, api: &str, spec: Value| {

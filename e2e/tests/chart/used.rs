@@ -1,8 +1,11 @@
 //! Each right of the chart is used: a life of a Service on a real API server with the chart's rights, then its log of
 //! requests beside the roles. Whichever right is taken away, a request of it is refused and the test fails.
 
-use crate::rights::rights;
-use anyhow::Result;
+use crate::{
+    rights::rights,
+    sets::{sets, with},
+};
+use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::{
     Api,
@@ -10,14 +13,14 @@ use kube::{
 };
 use onehop_core::crd::{AddressPool, NodeTargets};
 use onehop_e2e::{
-    chart::{Chart, NAMESPACE, minimal_values},
+    chart::{Chart, NAMESPACE, Rendered, minimal_values},
     controlplane::{Asked, BackEnd},
     world::{
-        Cluster, OnTerm, Replicas, ServiceManifest, World, WorldConfig, address_pool, deployment,
-        eventually,
+        Cluster, OnTerm, Proxy, Replicas, ServiceManifest, World, WorldConfig, address_pool,
+        deployment, eventually,
     },
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{collections::BTreeSet, time::Duration};
 
 const WITHIN: Duration = Duration::from_mins(1);
@@ -145,5 +148,104 @@ async fn c53_every_right_is_used_and_nothing_is_refused() -> Result<()> {
         wrong.extend(unused.map(|right| format!("{account} never used {right}")));
     }
     assert_eq!(wrong, [] as [&str; 0]);
+    world.end().await
+}
+
+/// Rights that are used where no rights are checked only, each with where that is and why.
+const ELSEWHERE: [(&str, &str); 6] = [
+    // controller/tests/azure/lease.rs: needs the fake Azure and AKS's own holder of that Lease.
+    ("node-resource-group", "coordination.k8s.io/leases create"),
+    ("node-resource-group", "coordination.k8s.io/leases get"),
+    ("node-resource-group", "coordination.k8s.io/leases update"),
+    // controller/tests/aws/takeover.rs: needs the fake AWS and what aws-load-balancer-controller has left there.
+    ("controller", "elbv2.k8s.aws/targetgroupbindings delete"),
+    ("controller", "elbv2.k8s.aws/targetgroupbindings list"),
+    ("controller", "elbv2.k8s.aws/targetgroupbindings patch"),
+];
+
+/// Rights by who has them, as the end of the role's name says.
+fn by_role(rendered: &Rendered) -> Result<BTreeSet<(&'static str, String)>> {
+    let mut all = BTreeSet::new();
+    for role in rendered.of_kinds(&["ClusterRole", "Role"]) {
+        let name = role["metadata"]["name"].as_str().context("a name")?;
+        let whose = [
+            "node-resource-group",
+            "uninstall-clean-up",
+            "node-agent",
+            "controller",
+        ];
+        let mut whose = whose.into_iter();
+        let whose = whose.find(|end| name.ends_with(end)).context("a role")?;
+        all.extend(rights(role)?.into_iter().map(|right| (whose, right)));
+    }
+    Ok(all)
+}
+
+/// C-53: a right that values add is one that a test on a real API server needs, or one that is listed.
+#[test]
+fn c53_every_right_of_every_set_of_values_is_needed_or_listed() -> Result<()> {
+    let chart = Chart::of_this_build()?;
+    let mut needed = BTreeSet::new();
+    // By `c53_every_right_is_used_and_nothing_is_refused` and what is cleaned up in `lives`, by `webhook`, and below.
+    for values in [minimal_values(), with(webhook()), with(replace())] {
+        needed.extend(by_role(&chart.render(&values)?)?);
+    }
+    let mut left = BTreeSet::new();
+    for set in sets()? {
+        let all = by_role(&chart.render(&set.values)?)?;
+        left.extend(all.difference(&needed).cloned());
+    }
+    let listed = ELSEWHERE.map(|(whose, right)| (whose, right.to_owned()));
+    assert_eq!(left, listed.into());
+    Ok(())
+}
+
+pub(crate) fn webhook() -> Value {
+    json!({"webhook": {"enabled": true}})
+}
+
+fn replace() -> Value {
+    json!({"agent": {"mode": "replace", "apiServer": {"host": "api.example.net"}}})
+}
+
+/// Rights that an account has with more values and not without, which the log does not show as used.
+pub(crate) fn unused(asked: &BTreeSet<Asked>, account: &str, more: Value) -> Result<Vec<String>> {
+    let chart = Chart::of_this_build()?;
+    let whose = account.strip_prefix("onehop-").context("an account")?;
+    let of = |values: &Value| -> Result<BTreeSet<String>> {
+        let all = by_role(&chart.render(values)?)?.into_iter();
+        Ok(all
+            .filter(|(role, _)| *role == whose)
+            .map(|(_, r)| r)
+            .collect())
+    };
+    let user = format!("system:serviceaccount:{NAMESPACE}:{account}");
+    let used = asked
+        .iter()
+        .filter(|one| one.user == user && one.code < 300);
+    let used: BTreeSet<String> = used.flat_map(needed).collect();
+    let (given, without) = (of(&with(more))?, of(&minimal_values())?);
+    let added = given.difference(&without).cloned();
+    Ok(added.filter(|right| !used.contains(right)).collect())
+}
+
+/// C-53: what the only proxy of a node may do more.
+#[tokio::test(flavor = "multi_thread")]
+async fn c53_every_right_of_the_only_proxy_is_used() -> Result<()> {
+    let world = World::start(WorldConfig {
+        cluster: Cluster::on(BackEnd::Real).with_proxy(Proxy::Replace),
+        ..WorldConfig::default()
+    })
+    .await?;
+    eventually(&world.clock, "every right is used", WITHIN, async || {
+        let asked = world.asked().map_err(|e| e.to_string())?;
+        let unused = unused(&asked, "onehop-node-agent", replace());
+        match unused.map_err(|e| e.to_string())? {
+            unused if unused.is_empty() => Ok(()),
+            unused => Err(format!("{unused:?}")),
+        }
+    })
+    .await?;
+    assert_eq!(world.refused()?, [], "C-53");
     world.end().await
 }

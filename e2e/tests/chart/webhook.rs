@@ -1,7 +1,10 @@
 //! The webhook on new pods with a real API server that calls it over TLS, and the program with exactly the rights, names
 //! and arguments of the chart. That the API server reaches it without a service proxy is the only thing that differs.
 
-use crate::install::Site;
+use crate::{
+    install::Site,
+    used::{unused, webhook},
+};
 use anyhow::{Context, Result};
 use e2e_fabric::Child;
 use k8s_openapi::{
@@ -208,7 +211,27 @@ async fn aws500_c64_c75_the_api_server_calls_it_and_pods_are_made_where_it_is_aw
         site.kept().await?.is_none(),
         "C-64: the chart's has no content"
     );
-    assert!(site.trusted().await?.iter().all(String::is_empty), "C-62");
+    assert!(
+        site.trusted().await?.iter().all(String::is_empty),
+        "C-62, L-13"
+    );
+    let all: Api<MutatingWebhookConfiguration> = Api::all(site.plane.client());
+    // C-76, L-43: no write to a Service, an endpoint or an object of ours ever waits for it.
+    for webhook in all.get(NAME).await?.webhooks.unwrap_or_default() {
+        for rule in webhook.rules.unwrap_or_default() {
+            assert_eq!(rule.resources, Some(vec!["pods".to_owned()]), "C-76");
+            assert_eq!(
+                rule.operations,
+                Some(vec!["CREATE".to_owned()]),
+                "C-16, C-76"
+            );
+        }
+        assert_eq!(
+            webhook.failure_policy.as_deref(),
+            Some("Ignore"),
+            "C-75, L-44"
+        );
+    }
     site.gets("ZD-94: a pod is made where it is away", 0)
         .await?;
     let first = site.replica("127.0.0.1").await?;
@@ -238,12 +261,14 @@ async fn aws500_c64_c75_the_api_server_calls_it_and_pods_are_made_where_it_is_aw
     site.answers_at("127.0.0.3").await?;
     site.gets("ZD-94: pods are made", 0).await?;
     // Somebody took the trust away: it comes back, once there is a leader again.
-    let all: Api<MutatingWebhookConfiguration> = Api::all(site.plane.client());
     let nobody = json!([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]);
     let nobody: Patch<()> = Patch::Json(serde_json::from_value(nobody)?);
     all.patch(NAME, &PatchParams::default(), &nobody).await?;
     site.answers_at("127.0.0.2").await?;
     site.gets("C-62: the controller puts it back", 1).await?;
+    // C-53: what the webhook needs more, and nothing else.
+    let unused = unused(&site.plane.asked()?, "onehop-controller", webhook())?;
+    assert_eq!(unused, [""; 0], "C-53");
     site.end()
 }
 
@@ -273,7 +298,7 @@ async fn c77_c78_certificates_follow_each_other_without_a_pod_that_misses_its_ga
     for bundle in site.trusted().await? {
         for pair in [&first, &next] {
             let authority = pair["authority"].as_str().context("an authority")?;
-            assert!(bundle.contains(authority), "C-77: both are trusted");
+            assert!(bundle.contains(authority), "C-77, L-44: both are trusted");
         }
     }
     // It has been trusted for long enough.
@@ -299,7 +324,7 @@ async fn c77_c78_certificates_follow_each_other_without_a_pod_that_misses_its_ga
     let flags = values(&port);
     site.helm(&[&["upgrade", "onehop", &chart][..], &flags].concat())
         .await?;
-    assert_eq!(site.kept().await?, Some(served), "C-78");
+    assert_eq!(site.kept().await?, Some(served), "C-78, L-43");
     assert!(site.trusted().await?.iter().all(|b| !b.is_empty()), "C-62");
     site.end()
 }

@@ -90,7 +90,7 @@ async fn row(kubectl: &Kubectl, line: &str, name: &str, age: usize) -> Result<Ve
     Ok(row)
 }
 
-/// C-104: columns and what is in them. In pod mode, so that no port is chosen by chance.
+/// C-104, C-T22: columns and what is in them. In pod mode, so that no port is chosen by chance.
 pub(crate) async fn c104_get_and_describe_tell_what_users_look_for(on: Cluster) -> Result<()> {
     let service = ServiceManifest::load_balancer("web", "web").pod_mode();
     let at = applied(on, 2, service).await?;

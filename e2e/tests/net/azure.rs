@@ -175,7 +175,7 @@ async fn az130_az131_az264_the_clients_address_in_every_mode_and_under_both_poli
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn az131_az264_za89_pods_see_the_client_and_no_node_port_is_needed() -> Result<()> {
+async fn az131_az264_za89_c135_pods_see_the_client_and_no_node_port_is_needed() -> Result<()> {
     let world = world().await?;
     let address = serve(&world, web().pod_mode()).await?;
     let client = world.client.address();

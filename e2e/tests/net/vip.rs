@@ -124,6 +124,7 @@ pub(crate) async fn fc29c_k52_where_nobody_on_the_nodes_would_forward_it_the_ser
     })
     .await?;
     world.clock.sleep(NOTHING_WITHIN).await;
+    // C-137: so it is with a dataplane in kube-proxy's place.
     assert_eq!(world.load_balancers(), 0, "FC-29c, K-52: nothing was made");
     assert_eq!(published(&world).await?, Vec::<String>::new(), "FC-29c");
     // Once somebody does, it is served; a node that got a packet for nobody fails the end of any world.

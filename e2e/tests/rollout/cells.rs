@@ -14,7 +14,7 @@ async fn promise_holds(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Lags and tails as users report them, ten times faster than the wall.
+/// L-38, L-56: lags and tails as users report them, ten times faster than the wall.
 #[tokio::test(flavor = "multi_thread")]
 async fn w1_w2_w3_w20_zd_t04_a_rollout_behind_a_network_load_balancer_loses_nothing() -> Result<()>
 {

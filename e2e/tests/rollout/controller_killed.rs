@@ -46,7 +46,7 @@ async fn i6_sigkill_of_the_controller_in_a_rollout_repeats_and_undoes_no_write()
     world.end().await
 }
 
-/// W15, ZD-110: nobody registers the new pods and nobody holds the old ones. This cloud sends nothing once all members are
+/// W15, ZD-110, L-55: nobody registers the new pods and nobody holds the old ones. This cloud sends nothing once all members are
 /// down, so the agents have to answer for pods that are gone as long as their guards take the flows.
 #[tokio::test(flavor = "multi_thread")]
 async fn w15_zd110_all_pods_are_replaced_while_the_controller_stands_still_without_loss()

@@ -73,7 +73,7 @@ mod real {
     }
 }
 
-/// With policy Local the load balancer has to notice by its health check that a node has no ready pod left: two checks, 2 s
+/// L-27, L-32: with policy Local the load balancer has to notice by its health check that a node has no ready pod left: two checks, 2 s
 /// apart, each of which may take 2 s. Until then the terminating pods of the node serve (S-47).
 #[tokio::test(flavor = "multi_thread")]
 async fn s47_graceful_rollout_loses_nothing_with_policy_local() -> Result<()> {

@@ -236,7 +236,7 @@ fn za111_az142_our_class_asks_for_the_health_of_whoever_is_the_nodes_proxy() {
     assert_eq!(
         probe(&plain, &names(10256)),
         "Http 10256 /healthz 5x2",
-        "ZA-111"
+        "ZA-111, L-46"
     );
     let expected = format!(
         "Tcp 80->80 floating=true pool=demo-azure probe={}",
