@@ -44,6 +44,12 @@ impl Presence {
         }
     }
 
+    /// The nodes that are there and whose agents are absent.
+    pub fn absent(&self, now: Time) -> BTreeSet<NodeName> {
+        let absent = self.0.keys().filter(|node| self.is_absent(node, now));
+        absent.cloned().collect()
+    }
+
     /// When the next agent will count as absent if nothing happens.
     pub fn next_change(&self, now: Time) -> Option<Time> {
         let ends = self.0.values().filter_map(|stand| match stand {

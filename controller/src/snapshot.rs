@@ -12,7 +12,7 @@ use onehop_core::crd::{
 };
 use onehop_core::endpoint::Endpoint;
 use onehop_core::id::{InstallId, IpFamily, NodeName, PodUid, PortKey, ServiceKey, Zone};
-use onehop_core::node::NodeView;
+use onehop_core::node::{GOING_TAINTS, NodeView, OUT_OF_SERVICE_TAINT};
 use onehop_core::service::{ServiceKind, ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
 use onehop_core::time::Time;
 
@@ -95,14 +95,15 @@ impl Claim {
 /// UIDs of the pods that had an address when they were endpoints of the Service.
 pub type Remembered = BTreeMap<IpAddr, PodUid>;
 
-/// Targets of every port, in both kinds, of these families.
+/// Targets of every port, in both kinds, of these families. The agents of the nodes in `absent` are absent (K-24).
 pub fn members(
     index: &Index,
     service: &ServiceSpec,
     families: &[IpFamily],
+    absent: &BTreeSet<NodeName>,
 ) -> BTreeMap<PortKey, PortMembers> {
     let endpoints = index.endpoints(&service.key);
-    let going = going_nodes(index);
+    let nodes_now = Nodes::of(index, absent);
     let zone = |node: &NodeView| Some((node.name.clone(), node.zone.clone()?));
     let zones: BTreeMap<NodeName, Zone> = index.nodes().filter_map(zone).collect();
     let ports = service.ports.iter().map(|port| {
@@ -112,7 +113,7 @@ pub fn members(
             let nodes = |at_port| nodes(index, service, (endpoints, *family), at_port);
             members.pods.extend(Members {
                 zones: zones_of(endpoints, &zones),
-                ..pods(index, service, endpoints, &going)
+                ..pods(index, service, endpoints, &nodes_now)
             });
             if let Some(node_port) = port.node_port {
                 members.nodes.extend(nodes(node_port));
@@ -154,9 +155,10 @@ pub fn remember(index: &Index, service: &ServiceKey, remembered: &mut Remembered
 pub fn departed(
     index: &Index,
     service: &ServiceSpec,
-    remembered: &Remembered,
-    addresses: &BTreeSet<IpAddr>,
+    (remembered, addresses): (&Remembered, &BTreeSet<IpAddr>),
+    absent: &BTreeSet<NodeName>,
 ) -> BTreeMap<IpAddr, Departed> {
+    let nodes = Nodes::of(index, absent);
     let one = |address: &IpAddr| {
         let told = index.told_of(&service.uid, *address);
         let known = remembered.get(address).cloned();
@@ -165,20 +167,47 @@ pub fn departed(
         let departed = Departed {
             owner,
             state,
-            guard: guard(index, told.map(|(node, _)| node)),
+            guard: nodes.guard(index, told.map(|(node, _)| node), state),
             held_since: told.and_then(|(_, target)| held_since(target)),
+            zone: told.and_then(|(node, _)| index.node(node)?.zone.clone()),
         };
         (*address, departed)
     };
     addresses.iter().map(one).collect()
 }
 
-/// Whether the agent of a node takes new flows of a pod that is gone (ZD-24).
-fn guard(index: &Index, node: Option<&NodeName>) -> Guard {
-    if node.is_some_and(|node| index.agent_offers(node, Feature::Guard)) {
-        Guard::Present
-    } else {
-        Guard::Absent
+/// How nodes stand, for their pods.
+struct Nodes<'a> {
+    /// Those that are about to go.
+    going: BTreeMap<NodeName, Going>,
+    /// Those whose agent is absent.
+    absent: &'a BTreeSet<NodeName>,
+}
+
+impl<'a> Nodes<'a> {
+    fn of(index: &Index, absent: &'a BTreeSet<NodeName>) -> Self {
+        let going = index
+            .nodes()
+            .filter_map(|node| Some((node.name.clone(), going(node)?)));
+        Self {
+            going: going.collect(),
+            absent,
+        }
+    }
+
+    /// Whether the agent of a node takes new flows of a pod: not if it is absent, nor, on a node that goes, of one that is
+    /// gone, since the guard ends with the node (ZD-24, ZD-78).
+    fn guard(&self, index: &Index, node: Option<&NodeName>, state: State) -> Guard {
+        let guards = |node: &NodeName| {
+            index.agent_offers(node, Feature::Guard)
+                && !self.absent.contains(node)
+                && (state != State::Gone || !self.going.contains_key(node))
+        };
+        if node.is_some_and(guards) {
+            Guard::Present
+        } else {
+            Guard::Absent
+        }
     }
 }
 
@@ -227,7 +256,7 @@ fn pods(
     index: &Index,
     service: &ServiceSpec,
     endpoints: &[Endpoint],
-    going: &BTreeMap<NodeName, Going>,
+    nodes: &Nodes<'_>,
 ) -> Members {
     let held = |endpoint: &Endpoint| {
         // Only what is on its way out can be held.
@@ -236,18 +265,21 @@ fn pods(
         told.filter(|_| leaves)
             .and_then(|(_, target)| held_since(target))
     };
-    let list = endpoints.iter().map(|endpoint| Member {
-        key: TargetKey {
-            address: endpoint.address,
-            port: endpoint.port,
-        },
-        owner: endpoint
-            .pod
-            .as_ref()
-            .map_or(Owner::Unknown, |pod| Owner::Pod(pod.uid.clone())),
-        state: endpoint_state(index, endpoint, going),
-        guard: guard(index, endpoint.node()),
-        held_since: held(endpoint),
+    let list = endpoints.iter().map(|endpoint| {
+        let state = endpoint_state(index, endpoint, &nodes.going);
+        Member {
+            key: TargetKey {
+                address: endpoint.address,
+                port: endpoint.port,
+            },
+            owner: endpoint
+                .pod
+                .as_ref()
+                .map_or(Owner::Unknown, |pod| Owner::Pod(pod.uid.clone())),
+            state,
+            guard: nodes.guard(index, endpoint.node(), state),
+            held_since: held(endpoint),
+        }
     });
     Members {
         list: list.collect(),
@@ -355,26 +387,12 @@ enum Going {
     Out,
 }
 
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-const GOING_TAINTS: [&str; 3] = [
-    "ToBeDeletedByClusterAutoscaler",
-    "karpenter.sh/disrupted",
-    "aws-node-termination-handler/spot-itn",
-];
-
 fn going(node: &NodeView) -> Option<Going> {
-    if node.has_taint(OUT_OF_SERVICE) {
+    if node.has_taint(OUT_OF_SERVICE_TAINT) {
         return Some(Going::Out);
     }
     let tainted = GOING_TAINTS.iter().any(|taint| node.has_taint(taint));
     (tainted || node.deleted.is_some()).then_some(Going::Soon)
-}
-
-fn going_nodes(index: &Index) -> BTreeMap<NodeName, Going> {
-    index
-        .nodes()
-        .filter_map(|node| Some((node.name.clone(), going(node)?)))
-        .collect()
 }
 
 /// Cordon and NotReady are no reasons to deregister (ZD-71, ZD-78).

@@ -16,6 +16,19 @@ pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// Label that keeps a node out of every load balancer.
 pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
+/// Taint of a node that has been declared dead.
+pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
+/// Taints that say that a node is about to go (ZD-70): the cluster autoscaler's, Karpenter's and those of
+/// aws-node-termination-handler.
+pub const GOING_TAINTS: [&str; 6] = [
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/rebalance-recommendation",
+];
+
 /// Label by which EKS tells what kind of machine is behind a node.
 const COMPUTE_TYPE_LABEL: &str = "eks.amazonaws.com/compute-type";
 /// Label that names a node's operating system.

@@ -4,22 +4,23 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use onehop_core::id::IpFamily;
-use onehop_core::node::{NodeView, PodNetwork};
+use onehop_core::node::{GOING_TAINTS, NodeView, OUT_OF_SERVICE_TAINT, PodNetwork};
 
 use crate::args::NodePortAddresses;
 
-/// Taint of a node that has been declared dead.
-pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Taints that say that the node is about to go (S-111); kube-proxy heeds the first one only.
-pub const LEAVING: [&str; 7] = [
-    "ToBeDeletedByClusterAutoscaler",
-    "karpenter.sh/disrupted",
-    OUT_OF_SERVICE,
-    "aws-node-termination-handler/spot-itn",
-    "aws-node-termination-handler/asg-lifecycle-termination",
-    "aws-node-termination-handler/scheduled-maintenance",
-    "aws-node-termination-handler/rebalance-recommendation",
-];
+pub const LEAVING: [&str; 7] = {
+    let [autoscaler, karpenter, spot, group, maintenance, rebalance] = GOING_TAINTS;
+    [
+        autoscaler,
+        karpenter,
+        OUT_OF_SERVICE_TAINT,
+        spot,
+        group,
+        maintenance,
+        rebalance,
+    ]
+};
 
 /// Addresses on which NodePorts answer, Service addresses not yet taken out. `own` stands for the Node object's primary
 /// address of its family.

@@ -9,7 +9,7 @@ use onehop_core::crd::NodeInstall;
 use onehop_core::endpoint::{Endpoint, Endpoints, Slice};
 use onehop_core::health::LocalReady;
 use onehop_core::id::{InstallId, IpFamily, NodeName, PortKey, ServiceKey};
-use onehop_core::node::NodeView;
+use onehop_core::node::{NodeView, OUT_OF_SERVICE_TAINT};
 use onehop_core::select::Here;
 use onehop_core::service::{ServiceKind, ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
@@ -21,7 +21,7 @@ use crate::compile::choices::Choices;
 use crate::guard::network::{self, Network};
 use crate::guard::{Cluster, Compiled, Fate, Guards, PodView};
 use crate::handover::Handovers;
-use crate::node::{Eligibility, OUT_OF_SERVICE};
+use crate::node::Eligibility;
 use crate::table::element::Elements;
 use crate::table::layout::Ranges;
 use crate::targets::{KnownTargets, OwnTargets, Truth};
@@ -513,7 +513,7 @@ impl Cluster for State {
         let Some(node) = self.node() else {
             return Fate::Stays;
         };
-        if !self.node_exists() || node.has_taint(OUT_OF_SERVICE) {
+        if !self.node_exists() || node.has_taint(OUT_OF_SERVICE_TAINT) {
             Fate::Out
         } else if Eligibility::default().of(node) {
             Fate::Stays

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use onehop_core::crd::{Feature, NodeTarget, NodeTargets, TargetState};
+use onehop_core::crd::{Feature, NodeInstall, NodeTarget, NodeTargets, TargetState};
 use onehop_core::id::{Cidr, InstallId, NodeName, ServiceKey, ServiceUid};
 use onehop_runtime::watch::{Change, ObjectKey, Seen};
 
@@ -111,6 +111,12 @@ impl Index {
         let entry = object.and_then(|object| object.spec.installs.get(install));
         let targets = entry.into_iter().flat_map(|entry| &entry.targets);
         targets.filter(|target| target.state != TargetState::Released)
+    }
+
+    /// Everything that this install has said, by node.
+    pub fn told_by(&self, install: &InstallId) -> impl Iterator<Item = (&NodeName, &NodeInstall)> {
+        let all = self.node_targets.all().values();
+        all.filter_map(|known| Some((&known.node, known.object.spec.installs.get(install)?)))
     }
 
     /// Ranges of pod addresses, and of node addresses, as the Nodes tell them.

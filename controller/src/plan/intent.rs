@@ -57,6 +57,8 @@ pub struct Departed {
     pub guard: Guard,
     /// Since when it is held.
     pub held_since: Option<Time>,
+    /// The zone of the node that was told of it.
+    pub zone: Option<Zone>,
 }
 
 impl Departed {
@@ -66,6 +68,7 @@ impl Departed {
             state,
             guard: Guard::Absent,
             held_since: None,
+            zone: None,
         }
     }
 }
@@ -132,6 +135,24 @@ impl Intent {
         known.iter().cloned().chain(others).collect()
     }
 
+    /// The zone of each target of a port, where it is known.
+    pub fn zones(&self, port: &PortKey, mode: TargetMode) -> BTreeMap<IpAddr, Zone> {
+        let departed = self.departed.iter();
+        let departed = departed.filter_map(|(at, of)| Some((*at, of.zone.clone()?)));
+        let mut zones: BTreeMap<_, _> = match mode {
+            TargetMode::Pod => departed.collect(),
+            _ => BTreeMap::new(),
+        };
+        let known = self.members(port, mode).map(|members| &members.zones);
+        zones.extend(
+            known
+                .into_iter()
+                .flatten()
+                .map(|(at, zone)| (*at, zone.clone())),
+        );
+        zones
+    }
+
     fn departed(&self, key: TargetKey, mode: TargetMode, known: &[Member]) -> Member {
         // The same pod or node under another port: superseded, no sign of a bad view.
         let moved = known.iter().find(|m| m.key.address == key.address);
@@ -140,6 +161,7 @@ impl Intent {
             state,
             guard,
             held_since,
+            ..
         } = match (moved, mode) {
             (Some(m), _) if m.state == State::Ready => {
                 Departed::of(m.owner.clone(), State::Withdrawn)

@@ -6,8 +6,10 @@
 
 mod types;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
+use onehop_core::id::Zone;
 use onehop_core::time::Time;
 
 pub use types::{
@@ -27,7 +29,19 @@ pub fn decide(
     view: View,
     now: Time,
 ) -> Decision {
-    let group = Tally::new(policy, members, seen);
+    decide_in_zones(policy, members, (seen, &BTreeMap::new()), view, now)
+}
+
+/// The same for a load balancer whose zones stand each alone (ZD-23): a target with a zone waits for the healthy ones of its
+/// own zone. A zone in which nothing is wanted any more is counted with the whole: it cannot be kept for good.
+pub fn decide_in_zones(
+    policy: &Policy,
+    members: &[Member],
+    (seen, zones): (&BTreeMap<TargetKey, CloudState>, &BTreeMap<IpAddr, Zone>),
+    view: View,
+    now: Time,
+) -> Decision {
+    let group = Tally::new(policy, members, seen, zones);
     let mut decision = Decision::default();
     for member in group.members.values() {
         let registered = seen.get(&member.key).is_some_and(|s| s.registered());
@@ -54,6 +68,16 @@ struct Tally<'a> {
     policy: &'a Policy,
     seen: &'a BTreeMap<TargetKey, CloudState>,
     members: BTreeMap<TargetKey, Member>,
+    zones: &'a BTreeMap<IpAddr, Zone>,
+    /// Of the whole group.
+    whole: Count,
+    /// Of each zone in which something is wanted.
+    by_zone: BTreeMap<&'a Zone, Count>,
+}
+
+/// What a target is judged against.
+#[derive(Clone, Copy)]
+struct Count {
     /// Ready members that the LB reports usable.
     healthy: usize,
     /// How many have to be, before one that could go on serving leaves.
@@ -65,6 +89,7 @@ impl<'a> Tally<'a> {
         policy: &'a Policy,
         members: &[Member],
         seen: &'a BTreeMap<TargetKey, CloudState>,
+        zones: &'a BTreeMap<IpAddr, Zone>,
     ) -> Self {
         let mut by_key: BTreeMap<TargetKey, Member> = BTreeMap::new();
         for member in members {
@@ -85,29 +110,51 @@ impl<'a> Tally<'a> {
                 held_since: None,
             });
         }
-        let usable = |m: &&Member| seen.get(&m.key).is_some_and(|s| s.usable());
-        let ready = by_key.values().filter(|m| m.state == State::Ready);
-        let healthy = ready.filter(usable).count();
-        let desired = by_key
-            .values()
-            .filter(|m| matches!(m.state, State::Ready | State::Displaced))
-            .count();
+        let count = |of: &dyn Fn(&Member) -> bool| {
+            let members = || by_key.values().filter(|m| of(m));
+            let usable = |m: &&Member| seen.get(&m.key).is_some_and(|s| s.usable());
+            let ready = members().filter(|m| m.state == State::Ready);
+            let healthy = ready.filter(usable).count();
+            let wanted = |m: &&Member| matches!(m.state, State::Ready | State::Displaced);
+            (healthy, members().filter(wanted).count())
+        };
+        let (healthy, desired) = count(&|_| true);
+        let whole = Count {
+            healthy,
+            floor: policy.floor(desired),
+        };
+        let by_zone = zones.values().collect::<BTreeSet<_>>().into_iter();
+        let by_zone = by_zone.filter_map(|zone| {
+            let (healthy, desired) = count(&|m| zones.get(&m.key.address) == Some(zone));
+            let floor = policy.floor(desired);
+            (desired > 0).then_some((zone, Count { healthy, floor }))
+        });
+        let by_zone = by_zone.collect();
         Self {
             policy,
             seen,
             members: by_key,
-            healthy,
-            floor: policy.floor(desired),
+            zones,
+            whole,
+            by_zone,
         }
+    }
+
+    /// What a target is judged against: its zone, or the whole.
+    fn count(&self, key: &TargetKey) -> Count {
+        let zone = self.zones.get(&key.address);
+        let of_zone = zone.and_then(|zone| self.by_zone.get(zone));
+        of_zone.copied().unwrap_or(self.whole)
     }
 
     /// The verdict for a target that the cloud has.
     fn registered(&self, member: &Member, now: Time, next_look: &mut Option<Time>) -> Verdict {
         let verdict = |action, reason| Verdict { action, reason };
+        let count = self.count(&member.key);
         let leave = |floor: usize, reason| {
-            if self.healthy >= floor {
+            if count.healthy >= floor {
                 verdict(Action::Drain, reason)
-            } else if self.healthy == 0 {
+            } else if count.healthy == 0 {
                 verdict(Action::Hold, Reason::LastServing)
             } else {
                 verdict(Action::Hold, Reason::BelowFloor)
@@ -119,14 +166,14 @@ impl<'a> Tally<'a> {
                 (Kind::ZeroDrop, Readiness::ByHealth) => verdict(Action::Keep, Reason::NotReady),
                 _ => leave(1, Reason::NotReady),
             },
-            State::Displaced => leave(self.floor, Reason::NodeGoing),
-            State::Withdrawn => leave(self.floor, Reason::Withdrawn),
-            State::Unexplained => leave(self.floor, Reason::Unlisted),
+            State::Displaced => leave(count.floor, Reason::NodeGoing),
+            State::Withdrawn => leave(count.floor, Reason::Withdrawn),
+            State::Unexplained => leave(count.floor, Reason::Unlisted),
             State::Terminating { since, .. } => {
                 // Without a guard nobody can say how long the pod goes on accepting, so it leaves as
                 // soon as anything else is healthy; with one it can wait for the whole floor (ZD-24).
                 let floor = match member.guard {
-                    Guard::Present => self.floor,
+                    Guard::Present => count.floor,
                     Guard::Absent => 1,
                 };
                 let since = member.held_since.or(since);
@@ -135,7 +182,7 @@ impl<'a> Tally<'a> {
             // Only where somebody answers for it (ZD-24).
             State::Gone => match member.guard {
                 Guard::Present => {
-                    let leaves = leave(self.floor, Reason::Gone);
+                    let leaves = leave(count.floor, Reason::Gone);
                     self.bounded(leaves, member.held_since, now, next_look)
                 }
                 Guard::Absent => verdict(Action::Release, Reason::Gone),

@@ -146,6 +146,7 @@ impl<P: Provider> Reconciler<P> {
     ) -> Vec<Intent> {
         let targets = self.provider.target_addresses(seen);
         let mut index = lock(&self.index);
+        let absent = lock(&self.presence).absent(self.clock.now());
         let mut intents = Vec::new();
         for case in cases {
             let Case::Ours(wanted) = case else { continue };
@@ -175,8 +176,8 @@ impl<P: Provider> Reconciler<P> {
                 uid: service.uid.clone(),
                 spec: spec.clone(),
                 addresses: wanted.addresses.clone(),
-                members: snapshot::members(&index, service, &families),
-                departed: snapshot::departed(&index, service, &of.remembered, &departed),
+                members: snapshot::members(&index, service, &families, &absent),
+                departed: snapshot::departed(&index, service, (&of.remembered, &departed), &absent),
                 machines: index.machines(),
                 view: memory.view,
             };

@@ -126,6 +126,8 @@ pub enum Progress {
 
 /// How long a first list may take before it is said that it is waited for.
 const LISTED_WITHIN: Duration = Duration::from_secs(5);
+/// How long a start waits at most for the list of what nodes were told.
+const NODES_LISTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Everything passes share.
 pub struct Reconciler<P: Provider> {
@@ -284,6 +286,7 @@ impl<P: Provider> Reconciler<P> {
                 }
             }
             elected.await;
+            self.nodes_listed().await;
             let this = Arc::clone(self);
             rights.spawn(async move { this.keep_rights().await });
             // After the election: what the last leader did is seen before anything is written.
@@ -302,6 +305,18 @@ impl<P: Provider> Reconciler<P> {
             () = self.keep_tidy() => {}
         }
         nodes.abort();
+    }
+
+    /// Waits until it is known what nodes were told: who is held, since when, and whose agent stands in for pods that are
+    /// gone (ZD-81). Not for ever, since a cluster may not know the kind (K-26).
+    async fn nodes_listed(&self) {
+        let until = self.clock.now() + NODES_LISTED_WITHIN;
+        while !lock(&self.index).node_targets_synced() && self.clock.now() < until {
+            tokio::select! {
+                () = self.synced.notified() => {}
+                () = self.clock.sleep_until(until) => {}
+            }
+        }
     }
 
     /// Has put right what no shard is about, at each sweep.

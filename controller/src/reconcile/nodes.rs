@@ -56,7 +56,8 @@ impl<P: Provider> Reconciler<P> {
         };
         let news = {
             let index = lock(&self.index);
-            lock(&self.register).set(&index, service, intent, &told, now)
+            let from = (&*index, &self.settings.claim.install);
+            lock(&self.register).set(from, service, intent, &told, now)
         };
         self.nodes_due(news.nodes, news.urgency);
     }
@@ -78,10 +79,16 @@ impl<P: Provider> Reconciler<P> {
 
     /// Nothing of a Service is left in the cloud.
     pub(super) fn unlist_targets(&self, service: &ServiceKey) {
-        let touched = lock(&self.register).remove(service, self.clock.now());
-        // After a restart it is not known which nodes have something of it.
-        let all = lock(&self.index).nodes_that_name(service);
-        self.nodes_due(touched.union(&all).cloned().collect(), Urgency::Merged);
+        let now = self.clock.now();
+        let touched = {
+            let index = lock(&self.index);
+            let from = (&*index, &self.settings.claim.install);
+            let touched = lock(&self.register).remove(from, service, now);
+            // After a restart it is not known which nodes have something of it.
+            let all = index.nodes_that_name(service);
+            touched.union(&all).cloned().collect()
+        };
+        self.nodes_due(touched, Urgency::Merged);
     }
 
     /// Which of the addresses may be published now, and when to look again for the others (K-27): those that are
@@ -245,8 +252,14 @@ impl<P: Provider> Reconciler<P> {
             self.measure_agents();
             if self.clock.now() >= compare_at {
                 // Somebody may have changed or deleted an object: written only where it differs (C-14).
-                let mut all = lock(&self.index).ready_agents();
-                all.extend(lock(&self.register).nodes());
+                let all = {
+                    let index = lock(&self.index);
+                    let mut register = lock(&self.register);
+                    register.take_over_gone(&index, &self.settings.claim.install);
+                    let mut all = index.ready_agents();
+                    all.extend(register.nodes());
+                    all
+                };
                 self.nodes_due(all, Urgency::Merged);
                 compare_at = self
                     .next_sweep(self.clock.now())
@@ -305,6 +318,24 @@ impl<P: Provider> Reconciler<P> {
         }
     }
 
+    /// Whether something is said to a node, or was, of a Service that is there or leaves.
+    fn concerns_any(&self, node: &NodeName) -> bool {
+        let index = lock(&self.index);
+        if lock(&self.register).nodes().contains(node) {
+            return true;
+        }
+        let install = &self.settings.claim.install;
+        let said = index.told_by(install).find(|(at, _)| *at == node);
+        let mut services = said.into_iter().flat_map(|(_, said)| {
+            let targets = said.targets.iter().map(|t| &t.service);
+            let local = said.local.iter().map(|l| &l.service);
+            targets
+                .chain(local)
+                .chain(said.vips.iter().map(|v| &v.service))
+        });
+        services.any(|service| index.service(&service.key()).is_some())
+    }
+
     async fn tell_node(&self, node: &NodeName) -> Result<(), WriteError> {
         let install = &self.settings.claim.install;
         let agent;
@@ -315,16 +346,6 @@ impl<P: Provider> Reconciler<P> {
             (object, index.has_node(node), self.ranges(&index))
         };
         let there = object.as_ref().and_then(|o| o.spec.installs.get(install));
-        if !exists {
-            // Providers' tails are over: nothing of the node is registered once the node has been gone for a pass.
-            let last = object
-                .as_ref()
-                .filter(|o| o.spec.installs.keys().all(|id| id == install));
-            if let Some(object) = last {
-                self.writer.delete_node_targets(object).await?;
-            }
-            return Ok(());
-        }
         let wanted = {
             let register = lock(&self.register);
             for service in register.too_large(node) {
@@ -334,6 +355,18 @@ impl<P: Provider> Reconciler<P> {
         };
         let nothing =
             wanted.targets.is_empty() && wanted.local.is_empty() && wanted.vips.is_empty();
+        // Of a node that is gone nobody else would take away what was said of a Service that is gone, too.
+        let nothing = nothing || (!exists && !self.concerns_any(node));
+        if !exists && (nothing || object.is_none()) {
+            // One tail after the node: until then a machine that runs on is told that its targets drain (ZD-78).
+            let last = object
+                .as_ref()
+                .filter(|o| o.spec.installs.keys().all(|id| id == install));
+            if let Some(object) = last {
+                self.writer.delete_node_targets(object).await?;
+            }
+            return Ok(());
+        }
         // An agent says in its object what it can do, which has to be known before anything of it is asked (K-24).
         if there == Some(&wanted) || (there.is_none() && nothing && !agent) {
             return Ok(());

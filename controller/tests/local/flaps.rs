@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e_cloud::engine::Operation;
+use e2e_cloud::engine::{Operation, TargetState};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -32,7 +32,7 @@ async fn fourth(world: &World, uid: &str, ready: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn zd82_w12_readiness_flaps_register_and_deregister_nothing() {
+async fn zd82_w12_zd_t21_readiness_flaps_register_and_deregister_nothing() {
     let world = World::start(POOL).await;
     let controller = world.controller();
     world.endpoints("web", &[1, 2, 3], &[]).await;
@@ -65,5 +65,9 @@ async fn zd82_w12_readiness_flaps_register_and_deregister_nothing() {
         "ZD-82: 0 register and 0 deregister calls"
     );
     assert!(all(&world).await, "ZD-82");
+    let left = [TargetState::Unhealthy, TargetState::Draining];
+    let left = left.map(|state| world.times_in_state(state));
+    let nobody = left.iter().all(std::collections::BTreeMap::is_empty);
+    assert!(nobody, "ZD-T21: nobody else is affected: {left:?}");
     controller.stop().await;
 }

@@ -4,8 +4,13 @@
 use std::time::Duration;
 
 use e2e_cloud::engine::Operation;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::DeleteParams;
+use onehop_core::crd::{NodeTargets, TargetState};
 use serde_json::json;
 
+use crate::pod_health::agent_answers;
 use crate::support::{FIRST, POOL, annotated, has_address, pod_mode};
 use crate::witness::ToNodes;
 use crate::world::World;
@@ -87,4 +92,38 @@ async fn k20_zd04_a_node_that_cannot_be_told_keeps_a_target_waiting_for_seconds_
         "ZD-04"
     );
     controller.kill().await;
+}
+
+/// ZD-81, ZD-24: who stands in for a pod that is gone, and how long it is held already, is known from what nodes were told:
+/// nothing is decided before that is known.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn zd81_zd22a_a_controller_that_starts_anew_drops_nobody_before_it_knows_what_nodes_were_told()
+ {
+    let mut world = World::start(POOL).await;
+    agent_answers(&world).await;
+    let first = world.controller();
+    world.endpoints("web", &[1, 2], &[]).await;
+    world.service("web", pod_mode()).await;
+    has_address(&world, "web", FIRST).await;
+    registered(&world, 2).await;
+    first.kill().await;
+    // Nobody serves while no controller runs.
+    let pods = world.api::<Pod>();
+    for pod in ["pod-1", "pod-2"] {
+        let now = DeleteParams::default().grace_period(0);
+        pods.delete(pod, &now).await.unwrap();
+    }
+    world.endpoints("web", &[], &[]).await;
+    world.tune.to_nodes = ToNodes::ListedAfter(Duration::from_secs(1));
+    let second = world.controller();
+    let held = async |w: &World| {
+        let objects: Api<NodeTargets> = Api::all(w.admin());
+        let object = objects.get("node-1").await.unwrap();
+        let targets = object.spec.installs.values().flat_map(|i| &i.targets);
+        targets.filter(|t| t.state == TargetState::Held).count() == 2
+    };
+    world.eventually("both are held", held).await;
+    let dropped = world.writes(Operation::DeregisterTargets);
+    assert_eq!(dropped, 0, "ZD-81, ZD-22a");
+    second.stop().await;
 }

@@ -90,6 +90,8 @@ pub(crate) enum ToNodes {
     AtOnce,
     After(Duration),
     Never,
+    /// At once; but what they were told before is listed that late.
+    ListedAfter(Duration),
 }
 
 impl ToNodes {
@@ -100,9 +102,11 @@ impl ToNodes {
             let mut transport = transport.clone();
             let to_node =
                 request.method() == Method::PATCH && request.uri().path().contains("/nodetargets/");
+            let lists = request.uri().path().ends_with("/nodetargets");
             async move {
                 match self {
                     Self::After(time) if to_node => clock.sleep(time).await,
+                    Self::ListedAfter(time) if lists => clock.sleep(time).await,
                     Self::Never if to_node => std::future::pending().await,
                     _ => {}
                 }

@@ -156,6 +156,8 @@ pub struct WorldConfig {
     /// How many times faster than the wall timers of the cloud, of pods and of the product run: all or none (FC-04).
     /// Clients, probes of kubelets and everything that the machine itself does keep the wall's time.
     pub speeds: Speeds,
+    /// Longest hold, in time of the cloud (ZD-26).
+    pub hold: Duration,
     /// Control plane and Service proxy.
     pub cluster: Cluster,
     /// Flags of the controller beside those that every world gives.
@@ -188,6 +190,7 @@ impl Default for WorldConfig {
             profile: None,
             cooldown: Duration::ZERO,
             speeds: Speeds::all(1),
+            hold: Duration::from_mins(10),
             cluster: Cluster::default(),
             controller_flags: Vec::new(),
             agent_flags: Vec::new(),

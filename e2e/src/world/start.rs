@@ -227,6 +227,10 @@ pub(super) async fn replica(start: &ControllerStart<'_>, number: u16) -> Result<
     start.run(&name, own).await
 }
 
+/// Tails of the clouds, in their seconds (ZD-51).
+const AWS_TAIL_SECONDS: u32 = 180;
+const AZURE_TAIL_SECONDS: u32 = 30;
+
 /// What every controller needs.
 pub(super) struct ControllerStart<'a> {
     pub(super) fabric: &'a Fabric,
@@ -244,10 +248,19 @@ impl ControllerStart<'_> {
             replica: name.to_owned(),
         };
         let kubeconfig = self.plane.kubeconfig(&account).await?;
-        let switch_tail = SWITCH_TAIL_SECONDS / f64::from(self.config.speeds.product);
+        let speed = self.config.speeds.product;
+        let switch_tail = SWITCH_TAIL_SECONDS / f64::from(speed);
+        let hold = (self.config.hold / speed).as_secs().max(1);
+        let tail = match self.config.cloud {
+            CloudKind::Local => 0,
+            CloudKind::Aws => AWS_TAIL_SECONDS.div_ceil(speed),
+            CloudKind::Azure => AZURE_TAIL_SECONDS.div_ceil(speed),
+        };
         let args = self
             .in_cloud(args)
             .with("--switch-tail-seconds", &switch_tail.to_string())?
+            .with("--hold-max-seconds", &hold.to_string())?
+            .with("--tail-max-seconds", &tail.to_string())?
             // In place of the pod's account.
             .and([("--kubeconfig", kubeconfig.to_string_lossy().into_owned())]);
         let mut args = args.into_vec();

@@ -10,7 +10,7 @@ use super::settings::Settings;
 use super::stack::Stack;
 use super::wanted::{
     balancer_of, balancers, cloud_state, current_group, decide, floor, groups_of, refused, stack,
-    usable,
+    usable, zones_left,
 };
 use crate::plan::membership::{Action, Decision, MassRemoval};
 use crate::plan::{HostName, Intent, Notice, Outcome, PortCount, Programmed};
@@ -32,6 +32,7 @@ pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now
             let decision = decide(intent, group, now);
             if group.retired().is_none() {
                 left_out.extend(left_out_of(intent, group, &decision));
+                left_out.extend(zones_left_of(intent, group, &decision));
                 count.hold(decision.with(Action::Hold).count());
                 mass_removal = mass_removal.or(decision.mass_removal);
             }
@@ -93,6 +94,21 @@ fn left_out_of(intent: &Intent, group: &Group, decision: &Decision) -> Vec<Notic
         degrades: true,
     };
     by_cause.into_iter().map(notice).collect()
+}
+
+/// ZD-23, ZD-102: nothing can be done for clients that know such a zone's address for longer than DNS says it.
+fn zones_left_of(intent: &Intent, group: &Group, decision: &Decision) -> Option<Notice> {
+    let zones = zones_left(intent, group, decision);
+    let names: Vec<&str> = zones.iter().map(onehop_core::id::Zone::as_str).collect();
+    (!names.is_empty()).then(|| Notice {
+        reason: "ZoneLosesTargets",
+        message: format!(
+            "zones that lose their last target: {}. Clients that keep the load balancer's address there for longer than \
+             its name in DNS lives (60 s) fail until they ask again: spread the pods, or switch cross-zone load balancing on",
+            names.join(", ")
+        ),
+        degrades: false,
+    })
 }
 
 /// The load balancer whose name is published: the wanted one, unless it replaces another that serves while

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use onehop_core::crd::{HealthBy, MembershipPolicy, Scheme, TargetMode};
-use onehop_core::id::PortKey;
+use onehop_core::crd::{HealthBy, MembershipPolicy, ProviderOption, Scheme, TargetMode};
+use onehop_core::id::{PortKey, Zone};
 use onehop_core::time::Time;
 
+use super::annotations::keys;
 use super::model::{
     Balancer, BalancerState, Group, HealthState, Observed, RefusedTarget, Tagged, TargetHealth,
     TargetId, TargetType,
@@ -195,7 +196,45 @@ pub(super) fn decide(intent: &Intent, group: &Group, now: Time) -> Decision {
     let (known, _) = known_targets(group, &intent.machines);
     let members = intent.explained(&port, mode, known.keys());
     let policy = policy(intent, &port, mode);
-    membership::decide(&policy, &members, &known, intent.view, now)
+    // The peer's timing knows no zones (K-31), and with policy Local it is not known how many of a zone can be healthy.
+    let counted = policy.kind == Kind::ZeroDrop && policy.at_most_healthy.is_none();
+    let zones = if counted && zones_stand_alone(intent) {
+        intent.zones(&port, mode)
+    } else {
+        BTreeMap::new()
+    };
+    membership::decide_in_zones(&policy, &members, (&known, &zones), intent.view, now)
+}
+
+/// Whether load balancer nodes send to targets of their own zone only, as is AWS's default (ZD-23).
+pub(super) fn zones_stand_alone(intent: &Intent) -> bool {
+    const MIXES: &str = "load_balancing.cross_zone.enabled=true";
+    let mixes = |option: &ProviderOption| {
+        let own = option.name == keys::CROSS_ZONE && option.value == "true";
+        let mut attributes = option.value.split(',');
+        own || attributes.any(|one| one.trim() == MIXES)
+    };
+    !intent.spec.options.iter().any(mixes)
+}
+
+/// Zones that stand alone and lose their last target, while others keep some (ZD-23).
+pub(super) fn zones_left(intent: &Intent, group: &Group, decision: &Decision) -> BTreeSet<Zone> {
+    let Some(port) = port_of(intent, group).filter(|_| zones_stand_alone(intent)) else {
+        return BTreeSet::new();
+    };
+    let zones = intent.zones(&port, mode_of(group.target));
+    let of = |leave: bool| -> BTreeSet<Zone> {
+        let leaves = |action| matches!(action, Action::Drain | Action::Release);
+        let verdicts = decision.verdicts.iter();
+        let targets = verdicts.filter(|(_, v)| leaves(v.action) == leave);
+        let zones = targets.filter_map(|(key, _)| zones.get(&key.address));
+        zones.cloned().collect()
+    };
+    let stay = of(false);
+    if stay.is_empty() {
+        return BTreeSet::new();
+    }
+    of(true).difference(&stay).cloned().collect()
 }
 
 /// The policy's answer for a group that is yet to be made.

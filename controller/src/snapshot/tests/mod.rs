@@ -101,7 +101,7 @@ impl Cluster {
     }
 
     fn states(&self, service: &Service) -> (Vec<State>, Vec<State>) {
-        let members = members(&self.0, &view(service), &[IpFamily::V4]);
+        let members = members(&self.0, &view(service), &[IpFamily::V4], &BTreeSet::new());
         let members = &members.values().next().unwrap();
         let states = |m: &Members| m.list.iter().map(|m| m.state).collect();
         (states(&members.pods), states(&members.nodes))
@@ -153,6 +153,73 @@ fn endpoints_and_pods_together_tell_the_state() {
     );
 }
 
+/// ZD-24, K-24, ZD-78: whether an agent stands in for a pod that terminates and for one that is gone.
+#[test]
+fn zd24_k24_zd78_nobody_stands_in_for_a_gone_pod_where_the_agent_is_absent_or_the_node_goes() {
+    let object = |status: Value| {
+        json!({
+            "metadata": { "name": "node-2" },
+            "spec": { "installs": { "i": {
+                "cluster": { "podCIDRs": [], "nodeCIDRs": [], "tailMaxSeconds": 0, "holdMaxSeconds": 600 },
+                "targets": [{
+                    "service": { "namespace": "shop", "name": "web", "uid": "u1" }, "portName": "http",
+                    "protocol": "TCP", "address": "10.244.1.9", "targetPort": 8080, "podUID": "uid-9",
+                    "podName": "p9", "health": "agent", "sources": [], "clientIP": "preserve",
+                    "state": "held", "since": "2026-01-01T00:00:00Z",
+                }],
+            } } },
+            "status": status,
+        })
+    };
+    let guards = json!({ "features": ["guard"] });
+    let out = tainted(2, onehop_core::node::OUT_OF_SERVICE_TAINT);
+    let mut deleted = plain(2);
+    deleted.metadata.deletion_timestamp = Some(read(json!("2026-01-01T00:00:00Z")));
+    let (yes, no) = (Guard::Present, Guard::Absent);
+    let mut rows = vec![
+        (plain(2), guards.clone(), false, [yes, yes]),
+        (
+            node(2, json!({}), json!({}), "False"),
+            guards.clone(),
+            false,
+            [yes, yes],
+        ),
+        (
+            node(2, json!({ "unschedulable": true }), json!({}), "True"),
+            guards.clone(),
+            false,
+            [yes, yes],
+        ),
+        (plain(2), guards.clone(), true, [no, no]),
+        (plain(2), json!({ "features": [] }), false, [no, no]),
+        (out, guards.clone(), false, [yes, no]),
+        (deleted, guards.clone(), false, [yes, no]),
+    ];
+    for taint in GOING_TAINTS {
+        rows.push((tainted(2, taint), guards.clone(), false, [yes, no]));
+    }
+    for (node, status, absent, wanted) in rows {
+        let row = format!("{node:?} {status} {absent}");
+        // Pod 1 is on node-2 and terminates; pod 9 was there.
+        let mut cluster = Cluster::new(vec![node], vec![pod(1, dying())], &[(1, LEAVING)]);
+        cluster
+            .0
+            .on_node_targets(Seen::Applied(read(object(status))));
+        let absent = absent
+            .then(|| NodeName::from("node-2"))
+            .into_iter()
+            .collect();
+        let of = view(&service(json!({})));
+        let members = members(&cluster.0, &of, &[IpFamily::V4], &absent);
+        let dying = members.values().next().unwrap().pods.list[0].guard;
+        let gone = IpAddr::from([10, 244, 1, 9]);
+        let remembered = [(gone, PodUid::from("uid-9"))].into();
+        let all = departed(&cluster.0, &of, (&remembered, &[gone].into()), &absent);
+        assert_eq!(all[&gone].state, State::Gone);
+        assert_eq!([dying, all[&gone].guard], wanted, "{row}");
+    }
+}
+
 #[test]
 fn zd78_what_a_signal_about_a_node_does_to_membership() {
     let cordoned = node(2, json!({ "unschedulable": true }), json!({}), "True");
@@ -200,7 +267,7 @@ fn with_policy_local_every_node_is_a_target_and_as_many_as_have_endpoints_can_be
     let nodes = vec![plain(1), plain(2)];
     let cluster = Cluster::new(nodes, vec![], &[(2, READY), (4, READY), (1, SICK)]);
     let local = service(json!({ "externalTrafficPolicy": "Local" }));
-    let members = members(&cluster.0, &view(&local), &[IpFamily::V4]);
+    let members = members(&cluster.0, &view(&local), &[IpFamily::V4], &BTreeSet::new());
     let nodes = &members.values().next().unwrap().nodes;
     assert_eq!((nodes.list.len(), nodes.at_most_healthy), (2, Some(1)));
 }
@@ -226,7 +293,7 @@ fn s10_each_family_that_is_asked_for_has_its_targets() {
         "externalTrafficPolicy": "Local",
     }));
     let of = |families: &[IpFamily]| {
-        let members = members(&cluster.0, &view(&service), families);
+        let members = members(&cluster.0, &view(&service), families, &BTreeSet::new());
         let members = members.into_values().next().unwrap();
         let addresses = |m: &Members| m.list.iter().map(|m| m.key.address.to_string()).collect();
         let (pods, nodes): (Vec<String>, Vec<String>) =
@@ -260,7 +327,8 @@ fn zd85_what_became_of_an_address_that_is_no_endpoint_any_more() {
     ]
     .into();
     let asked = [1, 2, 3, 4, 9].map(address).into();
-    let departed = departed(&cluster.0, &view(&service(json!({}))), &remembered, &asked);
+    let of = view(&service(json!({})));
+    let departed = departed(&cluster.0, &of, (&remembered, &asked), &BTreeSet::new());
     let states: Vec<State> = departed.values().map(|d| d.state).collect();
     assert!(matches!(
         states[1],

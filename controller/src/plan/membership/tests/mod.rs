@@ -117,6 +117,48 @@ fn zd22_with_a_guard_the_whole_floor_has_to_be_healthy_first() {
     assert_eq!(action(&seen), Action::Drain, "ZD-22");
 }
 
+/// ZD-23, ZD-T26: what is healthy in another zone does not let a target go; a zone that is left for good is no reason to stay.
+#[test]
+fn zd23_where_zones_stand_alone_each_keeps_its_own_healthy_targets() {
+    let zones = |list: &[(u8, &'static str)]| -> BTreeMap<IpAddr, Zone> {
+        let of = list
+            .iter()
+            .map(|(n, zone)| (key(*n).address, Zone::from(*zone)));
+        of.collect()
+    };
+    let mut leaves = member(1, DYING);
+    leaves.guard = Guard::Present;
+    // Pod 2 is its successor in zone a, pod 3 is in zone b.
+    let members = [leaves, member(2, Ready), member(3, Ready)];
+    let action = |successor, zones: &BTreeMap<IpAddr, Zone>| {
+        let seen = [(key(1), Healthy), (key(2), successor), (key(3), Healthy)].into();
+        let policy = Policy {
+            floor_percent: 50,
+            ..POLICY
+        };
+        let decision = decide_in_zones(&policy, &members, (&seen, zones), View::Watched, NOW);
+        decision.verdicts[&key(1)].action
+    };
+    let apart = zones(&[(1, "a"), (2, "a"), (3, "b")]);
+    assert_eq!(
+        action(Initial, &zones(&[])),
+        Action::Drain,
+        "one of two is enough"
+    );
+    assert_eq!(
+        action(Initial, &apart),
+        Action::Hold,
+        "ZD-23: none in its zone"
+    );
+    assert_eq!(action(Healthy, &apart), Action::Drain, "ZD-23");
+    let left = zones(&[(1, "c"), (2, "a"), (3, "b")]);
+    assert_eq!(
+        action(Healthy, &left),
+        Action::Drain,
+        "ZD-T27: the zone is left"
+    );
+}
+
 #[test]
 fn zd26_the_longest_hold_ends_in_a_drain_down_to_one() {
     let old = State::Terminating {

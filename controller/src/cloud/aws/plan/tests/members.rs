@@ -1,7 +1,12 @@
 //! Members of groups: who is registered, in how many calls, and who is left out.
 
+use std::net::IpAddr;
+
+use onehop_core::crd::TargetState;
+
 use super::*;
-use crate::cloud::aws::model::RefusedTarget;
+use crate::cloud::aws::model::{RefusedTarget, TargetId};
+use crate::plan::membership::{Guard, Serving};
 
 #[test]
 fn aws430_a_refused_target_is_tried_again_later_and_said_meanwhile() {
@@ -217,4 +222,141 @@ fn aws433_a_cap_means_no_additions_and_never_fewer() {
         NOW,
     );
     assert!(plan.is_empty(), "AWS-433: {plan}");
+}
+
+/// Pods 1 and 2 end while agents stand in for them, 5 and 6 follow; 1 and 5 are in zone a, 2 and 6 in zone b.
+fn rolling(service: &ServiceSpec) -> Intent {
+    let ends = State::Terminating {
+        serving: Serving::Yes,
+        since: Some(NOW),
+    };
+    let pods = [(1, ends), (2, ends), (5, State::Ready), (6, State::Ready)];
+    let mut intent = wanted(service, &pods);
+    for members in intent.members.values_mut() {
+        let zones = [(1, "a"), (2, "b"), (5, "a"), (6, "b")];
+        members.pods.zones = zones
+            .map(|(n, zone)| (IpAddr::from([192, 168, 9, n]), zone.into()))
+            .into();
+        for member in &mut members.pods.list {
+            member.guard = Guard::Present;
+        }
+    }
+    intent
+}
+
+/// Old targets that the plan takes out.
+fn leaving(intent: &Intent, model: &Model, now: Time) -> Vec<String> {
+    let plan = planned(Some(intent), model, now);
+    let out = plan.steps().filter_map(|step| match step {
+        AwsStep::Deregister { targets, .. } => Some(targets.iter().map(|(t, ..)| t.id.clone())),
+        _ => None,
+    });
+    out.flatten().collect()
+}
+
+#[test]
+fn zd_t32_zd29_aws430_old_targets_are_held_until_a_refused_one_was_taken_and_is_healthy() {
+    let (mut model, _) = served(&web(), &[(1, State::Ready), (2, State::Ready)]);
+    let intent = rolling(&web());
+    converge(&mut model, Some(&intent), NOW);
+    // The answer to the batch was that one of it was not taken.
+    let until = NOW + std::time::Duration::from_secs(30);
+    let group = &mut model.seen.groups[0];
+    let refused = TargetId {
+        id: "192.168.9.6".to_owned(),
+        port: 8080,
+    };
+    let targets = group.targets.get_or_insert_default();
+    assert!(targets.remove(&refused).is_some(), "it was asked for");
+    let why = RefusedTarget {
+        until,
+        no_room: false,
+        why: "InvalidTarget: not running".to_owned(),
+    };
+    group.refused = [(refused.clone(), why)].into();
+    model.settle();
+    let held = |model: &Model, now| {
+        let all = crate::cloud::aws::listed::listed(&intent, &model.seen, now);
+        let held = all.iter().filter(|l| l.state == TargetState::Held);
+        held.map(|l| l.key.address.to_string()).collect::<Vec<_>>()
+    };
+    let second = "192.168.9.2".to_owned();
+    assert!(held(&model, NOW).contains(&second), "ZD-T32, ZD-29");
+    assert!(!leaving(&intent, &model, NOW).contains(&second), "ZD-T32");
+    // Taken now, and not judged yet.
+    converge(&mut model, Some(&intent), until);
+    let group = &model.seen.groups[0];
+    assert!(
+        group
+            .targets
+            .as_ref()
+            .is_some_and(|all| all.contains_key(&refused))
+    );
+    assert!(held(&model, until).contains(&second), "ZD-T32: initial");
+    model.settle();
+    assert!(leaving(&intent, &model, until).contains(&second), "ZD-T32");
+    assert_eq!(held(&model, until), [] as [String; 0], "ZD-T32");
+}
+
+#[test]
+fn zd23_zones_stand_alone_unless_load_balancer_nodes_send_to_all_of_them() {
+    let half = |service: &ServiceSpec| {
+        let (mut model, _) = served(service, &[(1, State::Ready), (2, State::Ready)]);
+        let mut intent = rolling(service);
+        // One of two would be enough.
+        intent.spec.membership.floor_percent = 50;
+        converge(&mut model, Some(&intent), NOW);
+        let sick = TargetId {
+            id: "192.168.9.6".to_owned(),
+            port: 8080,
+        };
+        model.settle();
+        let targets = model.seen.groups[0].targets.get_or_insert_default();
+        targets.insert(sick, health(HealthState::Initial, ""));
+        leaving(&intent, &model, NOW)
+    };
+    let (first, second) = ("192.168.9.1", "192.168.9.2");
+    assert_eq!(half(&web()), [first], "ZD-23");
+    for (key, value) in [
+        (
+            "aws-load-balancer-cross-zone-load-balancing-enabled",
+            "true",
+        ),
+        (
+            "aws-load-balancer-attributes",
+            "load_balancing.cross_zone.enabled=true",
+        ),
+    ] {
+        let mixed = annotated(web(), &[(key, value)]);
+        assert_eq!(half(&mixed), [first, second], "ZD-23: {key}");
+    }
+}
+
+#[test]
+fn zd23_zd102_people_are_told_of_a_zone_that_loses_its_last_target() {
+    let (mut model, _) = served(&web(), &[(1, State::Ready), (2, State::Ready)]);
+    let mut intent = rolling(&web());
+    // Zone b is left for good: the successors are both in zone a.
+    for members in intent.members.values_mut() {
+        let moved = IpAddr::from([192, 168, 9, 6]);
+        members.pods.zones.insert(moved, "a".into());
+    }
+    converge(&mut model, Some(&intent), NOW);
+    model.settle();
+    let said = |intent: &Intent| {
+        let said = outcome(&settings(), intent, &model.seen, NOW).notices;
+        let mut of = said.into_iter().filter(|n| n.reason == "ZoneLosesTargets");
+        of.next().map(|notice| notice.message)
+    };
+    let message = said(&intent).unwrap_or_default();
+    assert!(
+        message.starts_with("zones that lose their last target: b."),
+        "ZD-23: {message}"
+    );
+    assert_eq!(leaving(&intent, &model, NOW).len(), 2, "ZD-23");
+    assert_eq!(
+        said(&rolling(&web())),
+        None,
+        "ZD-23: each zone has another one"
+    );
 }
