@@ -41,6 +41,7 @@ mod removal;
 mod rights;
 mod sctp;
 mod sharing;
+mod signals;
 mod slices;
 mod source_ranges;
 mod support;

@@ -101,6 +101,9 @@ macro_rules! scenarios {
                 c29_tcp_and_udp_on_one_number_of_one_address_reach_the_pods_of_two_services: essential, Peer::Same;
                 c19_c29_an_address_is_shared_in_vip_mode_and_one_that_leaves_takes_nothing_along: more, Peer::Ours("K-27", "its addresses come by NodeTargets, which kube-proxy does not know");
             }
+            signals {
+                zd_t42_zd78_w18_signals_about_a_node_do_what_the_table_says_until_they_are_taken_back: more, Peer::Ours("ZD-78", "is about our agent's answers and who guards");
+            }
             slices {
                 s01_s11_services_follow_edits_of_ports_and_type: essential, Peer::Same;
                 s03_a_headless_slice_is_not_looked_at: more, Peer::Same;
@@ -128,7 +131,7 @@ macro_rules! scenarios {
                 s22_s62_fc_t29_vip_with_policy_cluster_is_masqueraded_by_the_node_that_got_the_packet: essential, Peer::Same;
                 s22_s63_fc_t29_vip_with_policy_local_keeps_the_clients_address: more, Peer::Same;
                 fc29c_k52_where_nobody_on_the_nodes_would_forward_it_the_service_is_refused_and_nothing_is_sent: more, Peer::Ours("K-52", "a Service that our agent proxies next");
-                s22_k27_an_address_is_listed_first_programmed_then_and_published_last: more, Peer::Ours("K-27", "asks what agents say in NodeTargets, which kube-proxy does not know");
+                s22_k27_zd_t41_an_address_is_listed_first_programmed_then_and_published_last: more, Peer::Ours("K-27", "asks what agents say in NodeTargets, which kube-proxy does not know");
             }
             ways_to_run {
                 s02_beside_serves_labelled_services_only: more, Peer::Ours("S-02", "the label keeps a Service from kube-proxy by design");

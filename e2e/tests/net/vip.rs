@@ -157,7 +157,7 @@ async fn published(world: &PodOnA) -> Result<Vec<String>> {
     Ok(ingress.into_iter().filter_map(|i| i.ip).collect())
 }
 
-pub(crate) async fn s22_k27_an_address_is_listed_first_programmed_then_and_published_last(
+pub(crate) async fn s22_k27_zd_t41_an_address_is_listed_first_programmed_then_and_published_last(
     on: Cluster,
 ) -> Result<()> {
     let world = world_with_pod_on_a(on).await?;
@@ -221,8 +221,8 @@ pub(crate) async fn s22_k27_an_address_is_listed_first_programmed_then_and_publi
 
     // S-22: the union of both. An address that is taken out of the status is still served by what lists it.
     withdrawn_status_is_still_served(&world, address).await?;
+    // ZD-T41: the status first, the nodes last.
     world.objects.delete_service("web").await?;
-    world.service_gone("web").await?;
     eventually(
         &world.clock,
         "the address is taken from the nodes",
@@ -230,13 +230,15 @@ pub(crate) async fn s22_k27_an_address_is_listed_first_programmed_then_and_publi
         async || {
             let left = [listed(&world, "a").await, listed(&world, "b").await].concat();
             if left.contains(&address) {
-                Err(format!("{left:?}"))
-            } else {
-                Ok(())
+                return Err(format!("{left:?}"));
             }
+            let published = published(&world).await.unwrap_or_default();
+            assert!(published.is_empty(), "ZD-T41, K-27: {published:?}");
+            Ok(())
         },
     )
     .await?;
+    world.service_gone("web").await?;
     world.end().await
 }
 

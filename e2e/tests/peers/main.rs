@@ -50,6 +50,8 @@ mod removal;
 mod sctp;
 #[path = "../net/sharing.rs"]
 mod sharing;
+#[path = "../net/signals.rs"]
+mod signals;
 #[path = "../net/slices.rs"]
 mod slices;
 #[path = "../net/source_ranges.rs"]

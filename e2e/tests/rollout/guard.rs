@@ -18,6 +18,7 @@ use onehop_e2e::{
         first_answer, pod, sockets_of,
     },
 };
+use serde_json::json;
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr},
@@ -47,31 +48,42 @@ impl Scene {
     }
 
     async fn set_in(config: WorldConfig) -> Result<Self> {
-        let family = config.cluster.family;
         let world = World::start(config).await?;
-        for (name, app, node) in [
+        let pods = [
             ("old", "web", "a"),
             ("near", "web", "a"),
             ("far", "web", "b"),
             ("other", "none", "b"),
-        ] {
+        ];
+        let service = ServiceManifest::load_balancer("web", "web").pod_mode();
+        Self::of(world, &pods, service, 3).await
+    }
+
+    /// These pods, of which so many are targets of this Service.
+    async fn of(
+        world: World,
+        pods: &[(&str, &str, &str)],
+        service: ServiceManifest,
+        targets: usize,
+    ) -> Result<Self> {
+        let family = world.cluster.family;
+        for (name, app, node) in pods {
             world.objects.create(pod(name, app, node, SERVES)).await?;
         }
-        for name in ["old", "near", "far", "other"] {
+        for (name, ..) in pods {
             world.objects.pod_ready("default", name, WITHIN).await?;
         }
-        let service = ServiceManifest::load_balancer("web", "web").pod_mode();
         world.objects.apply(service.json()).await?;
         let address = SocketAddr::from((world.lb_address("web").await?, 80));
         first_answer(&world, address).await?;
-        let targets: Api<NodeTargets> = Api::all(world.kube());
+        let told: Api<NodeTargets> = Api::all(world.kube());
         eventually(&world.clock, "all targets are listed", WITHIN, async || {
-            let all = targets.list(&ListParams::default()).await;
+            let all = told.list(&ListParams::default()).await;
             let all = all.map_err(|e| e.to_string())?;
             let installs = all.items.iter().flat_map(|o| o.spec.installs.values());
             let listed = installs.map(|install| install.targets.len()).sum::<usize>();
-            // Three pods, TCP and UDP.
-            (listed == 6)
+            // TCP and UDP.
+            (listed == 2 * targets)
                 .then_some(())
                 .ok_or(format!("{listed} listed"))
         })
@@ -141,6 +153,26 @@ impl Scene {
         Ok(())
     }
 
+    /// ZD-T15: those whom nobody steers fail as they would without us, once the pod's processes have ended: that is a moment
+    /// after its object is gone.
+    async fn inside_reaches_nobody(&self) -> Result<()> {
+        let (other, address) = self.world.pod_place("other").await?;
+        let sockets = sockets_of(&other, address);
+        let what = "ZD-T15: a pod of another node reaches nobody";
+        eventually(&self.world.clock, what, WITHIN, async || {
+            let asked = ask_tcp(&sockets, self.old).await;
+            match &asked {
+                Ok((answer, _)) if answer.pod != "old" => Ok(Err(format!("{answer:?}"))),
+                Err(f) if matches!(f.kind, FailureKind::Refused | FailureKind::TimeoutConnect) => {
+                    Ok(Ok(()))
+                }
+                _ => Err(format!("{asked:?}")),
+            }
+        })
+        .await?
+        .map_err(|steered| anyhow::anyhow!("ZD-T15: it was steered: {steered}"))
+    }
+
     fn client(&self) -> IpAddr {
         self.world.cluster.family.of(self.world.client.address())
     }
@@ -152,18 +184,30 @@ impl Scene {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn zd40_new_flows_to_a_pod_that_ends_go_elsewhere_and_old_ones_stay() -> Result<()> {
-    new_flows_go_elsewhere_and_old_ones_stay(Family::V4).await
+async fn zd40_zd_t15_new_flows_to_a_pod_that_ends_go_elsewhere_and_old_ones_stay() -> Result<()> {
+    new_flows_go_elsewhere_and_old_ones_stay(Family::V4, false).await
+}
+
+/// S-406: where reverse-path filters take marks into account.
+#[tokio::test(flavor = "multi_thread")]
+async fn zd47_s406_new_flows_go_elsewhere_where_source_validation_heeds_marks() -> Result<()> {
+    new_flows_go_elsewhere_and_old_ones_stay(Family::V4, true).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zd40_new_flows_to_a_pod_that_ends_go_elsewhere_in_ipv6_too() -> Result<()> {
-    new_flows_go_elsewhere_and_old_ones_stay(Family::V6).await
+    new_flows_go_elsewhere_and_old_ones_stay(Family::V6, false).await
 }
 
-async fn new_flows_go_elsewhere_and_old_ones_stay(family: Family) -> Result<()> {
+async fn new_flows_go_elsewhere_and_old_ones_stay(family: Family, by_mark: bool) -> Result<()> {
     let scene = Scene::set(family).await?;
     let world = &scene.world;
+    if by_mark {
+        let script = "echo 1 > /proc/sys/net/ipv4/conf/all/src_valid_mark";
+        for node in ["a", "b"] {
+            world.on_node(node, "sh", &["-c", script])?;
+        }
+    }
     let filter = "/proc/sys/net/ipv4/conf/eth1/rp_filter";
     let filter = world.on_node("a", "cat", &[filter])?;
     ensure!(filter.trim() == "2", "ZD-47: the filter is {filter}");
@@ -224,6 +268,7 @@ async fn new_flows_go_elsewhere_and_old_ones_stay(family: Family) -> Result<()> 
     })
     .await?;
     scene.steered_to("far").await?;
+    scene.inside_reaches_nobody().await?;
     let end = flow.end().await.context("the flow's task ended")?;
     let (at, cut) = end.cut.context("the flow ended with its pod")?;
     ensure!(at >= ended, "ZD-42: cut before the pod's own end: {cut:?}");
@@ -297,4 +342,74 @@ async fn zd50_zd85_zd_t13_an_address_that_is_another_pods_now_is_guarded_no_more
     .await?;
     // Flows that came in between are misdelivered by nature (ZD-105): the world's end would find the reuse.
     Ok(())
+}
+
+/// ZD-T34: the Service publishes pods that are not ready, and calls one that ends ready to its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn zd_t34_zd41_of_published_pods_only_those_that_serve_take_the_flows_of_one_that_ends()
+-> Result<()> {
+    let world = World::start(WorldConfig::default()).await?;
+    let mut late = pod("late", "web", "a", SERVES);
+    // A port on which nobody ever listens.
+    late["spec"]["containers"][0]["readinessProbe"]["tcpSocket"]["port"] = json!(1);
+    world.objects.create(late).await?;
+    let service = ServiceManifest::load_balancer("web", "web").pod_mode();
+    let service = service.with("publishNotReadyAddresses", json!(true));
+    let pods = [
+        ("old", "web", "a"),
+        ("far", "web", "b"),
+        ("other", "none", "b"),
+    ];
+    let scene = Scene::of(world, &pods, service, 3).await?;
+    let world = &scene.world;
+    let before = scene.outside(Transport::Tcp).await;
+    let before = before.map_err(|f| anyhow::anyhow!("{f:?}"))?;
+    ensure!(before.pod == "old", "nothing is steered yet");
+    scene.delete("old", &DeleteParams::default()).await?;
+    // It is on the node itself, and yet the one that serves gets them all.
+    scene.steered_to("far").await?;
+    let slices = world
+        .objects
+        .api::<k8s_openapi::api::discovery::v1::EndpointSlice>();
+    let slices = slices.list(&ListParams::default()).await?.items.into_iter();
+    let endpoints = slices.flat_map(|slice| slice.endpoints);
+    let ready = endpoints.filter(|e| e.conditions.as_ref().and_then(|c| c.ready) != Some(false));
+    let ready: Vec<_> = ready.flat_map(|e| e.addresses).collect();
+    ensure!(
+        ready.contains(&scene.old.ip().to_string()),
+        "ZD-T34: the endpoint stays ready: {ready:?}"
+    );
+    let now = DeleteParams::default().grace_period(0);
+    scene.delete("old", &now).await?;
+    scene.steered_to("far").await?;
+    world.controller.signal(Signal::SIGCONT)?;
+    for pod in ["late", "far"] {
+        scene.delete(pod, &now).await?;
+    }
+    world.objects.delete_service("web").await?;
+    world.service_gone("web").await?;
+    scene.world.end().await
+}
+
+/// ZD-T40, ZD-80: neither the API server's absence nor the agent's death in it ends a guard.
+#[tokio::test(flavor = "multi_thread")]
+async fn zd_t40_zd80_a_guard_outlives_its_agent_while_the_api_server_is_away() -> Result<()> {
+    let mut scene = Scene::set(Family::V4).await?;
+    scene.delete("old", &DeleteParams::default()).await?;
+    scene.steered_to("near").await?;
+    scene.world.without_api_server()?;
+    scene.world.kill_agent("a")?;
+    let until = scene.world.clock.now() + Duration::from_secs(4);
+    while scene.world.clock.now() < until {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            let answer = scene.outside(transport).await;
+            let answer = answer.map_err(|f| anyhow::anyhow!("ZD-T40: {transport:?}: {f:?}"))?;
+            ensure!(answer.pod == "near", "ZD-T40: {answer:?}");
+        }
+    }
+    scene.world.with_api_server()?;
+    scene.world.agent_restarted("a", WITHIN).await?;
+    scene.steered_to("near").await?;
+    scene.world.controller.signal(Signal::SIGCONT)?;
+    scene.world.end().await
 }

@@ -1,9 +1,12 @@
 //! A world that serves, for rollouts and kills.
 
 use anyhow::Result;
-use e2e_cloud::engine::{TargetState, What};
+use e2e_cloud::{
+    engine::{Lag, Lags, Profile, TargetState, What},
+    scale::Speeds,
+};
 use onehop_e2e::world::{
-    OnTerm, ServiceManifest, World, WorldConfig, deployment, eventually, first_answer,
+    CloudKind, OnTerm, ServiceManifest, World, WorldConfig, deployment, eventually, first_answer,
 };
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -84,4 +87,34 @@ pub(crate) async fn targets_are_the_new_pods(world: &World) -> Result<()> {
         }
     })
     .await
+}
+
+/// How many times faster than the wall [`nlb`] runs.
+pub(crate) const SPEED: u32 = 10;
+
+/// A world behind Network Load Balancers with the tails that users report and this time of registration, ten times faster
+/// than the wall (FC-04).
+pub(crate) fn nlb(registration: Lag) -> WorldConfig {
+    let profile = Profile {
+        lags: Lags {
+            registration,
+            // Of the load balancer itself, which nothing here is about.
+            provisioning: Lag::NONE,
+            verdict_skew: Lag::NONE,
+            ..Lags::nlb_realistic()
+        },
+        ..Profile::nlb()
+    };
+    WorldConfig {
+        cloud: CloudKind::Aws,
+        profile: Some(profile),
+        speeds: Speeds::all(SPEED),
+        ..WorldConfig::default()
+    }
+}
+
+/// Service `web` behind one, with pods as targets.
+pub(crate) fn web_of_nlb() -> ServiceManifest {
+    let service = ServiceManifest::load_balancer("web", "web").pod_mode();
+    service.of_cloud(CloudKind::Aws)
 }

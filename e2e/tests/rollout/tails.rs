@@ -16,7 +16,7 @@ use onehop_e2e::{
 use std::net::SocketAddr;
 
 /// A rollout that Kubernetes ends long before the cloud has followed.
-fn slow_cloud() -> WorldConfig {
+pub(crate) fn slow_cloud() -> WorldConfig {
     let profile = Profile::local();
     WorldConfig {
         profile: Some(Profile {
@@ -37,7 +37,7 @@ async fn instant(config: WorldConfig) -> Result<(World, SocketAddr)> {
 }
 
 /// Rolls out and waits until the cloud has followed; whether a target was held meanwhile.
-async fn roll_out(world: &World, address: SocketAddr) -> Result<(RolloutReport, bool)> {
+pub(crate) async fn roll_out(world: &World, address: SocketAddr) -> Result<(RolloutReport, bool)> {
     let mut held = false;
     let report = Rollout { world, address }
         .during(async || {
