@@ -112,6 +112,7 @@ fn place() -> Place {
         subscription: "sub".to_owned(),
         resource_group: "rg".to_owned(),
         location: "westeurope".to_owned(),
+        edge_zone: None,
         load_balancer: "lb".to_owned(),
         vnet_resource_group: "rg".to_owned(),
         vnet: "vnet".to_owned(),
@@ -122,7 +123,6 @@ fn place() -> Place {
         }),
         pod_security_group: None,
         node_resource_group: None,
-        edge_zone: None,
     }
 }
 

@@ -181,23 +181,21 @@ impl Subscription {
             let taken = self.public_addresses();
             let six = document["properties"]["publicIPAddressVersion"] == "IPv6";
             let twin = six.then_some(self.setup.twin);
-            let free = match document["properties"]["publicIPPrefix"]["id"].as_str() {
-                Some(prefix) => {
-                    let range = self.show(prefix).and_then(|it| range_of(&it));
-                    let range = range.ok_or_else(|| {
-                        let message = format!("there is no public IP prefix {prefix}");
-                        Refusal::bad("InvalidResourceReference", message)
-                    })?;
-                    // Every address of a prefix is given, its first and last, too.
-                    let all = u32::from(range.network())..=u32::from(range.broadcast());
-                    free(all.map(Ipv4Addr::from), twin, |it| taken.contains(it))
-                }
-                None => {
-                    let prefixes = self.prefixes();
-                    let hosts = self.setup.public.hosts();
-                    let hosts = hosts.filter(|it| !prefixes.iter().any(|range| range.contains(it)));
-                    free(hosts, twin, |it| taken.contains(it))
-                }
+            let free = if let Some(prefix) = document["properties"]["publicIPPrefix"]["id"].as_str()
+            {
+                let range = self.show(prefix).and_then(|it| range_of(&it));
+                let range = range.ok_or_else(|| {
+                    let message = format!("there is no public IP prefix {prefix}");
+                    Refusal::bad("InvalidResourceReference", message)
+                })?;
+                // Every address of a prefix is given, its first and last, too.
+                let all = u32::from(range.network())..=u32::from(range.broadcast());
+                free(all.map(Ipv4Addr::from), twin, |it| taken.contains(it))
+            } else {
+                let prefixes = self.prefixes();
+                let hosts = self.setup.public.hosts();
+                let hosts = hosts.filter(|it| !prefixes.iter().any(|range| range.contains(it)));
+                free(hosts, twin, |it| taken.contains(it))
             };
             let free = free
                 .ok_or_else(|| Refusal::bad("PublicIPCountLimitReached", "no public IP is left"))?;
