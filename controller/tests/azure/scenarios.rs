@@ -208,8 +208,10 @@ async fn za114_az018_az019_a_locked_security_group_is_told_at_start_and_internal
     let world = World::start().await;
     let group = world.place.security_group.clone().unwrap();
     let locked = (world.place.security_group_id(&group), "*/write".to_owned());
+    // The first look fails: that is no answer, neither a right nor the want of one.
     world.azure.set_faults(Faults {
         deny_assignments: vec![locked],
+        refuse: vec![("denyAssignments".to_owned(), 503, "ServiceUnavailable")],
         ..Faults::default()
     });
     let _controller = world.controller().await;

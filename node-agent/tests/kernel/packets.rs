@@ -12,6 +12,7 @@ use onehop_node_agent::table::element::{
     Data, Dataplane, ElementChange, Elements, Family, Frontend, Key, Protocol, SetId, Verdict,
 };
 
+use crate::place::own_descriptors;
 use crate::world::{addr, in_namespace, list, node_port_list, options, service};
 use crate::{load, open};
 
@@ -38,6 +39,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        own_descriptors();
         let fabric = Fabric::new(WorldTag::new().unwrap(), FabricConfig::default()).unwrap();
         let host = |name: &str| {
             let net = fabric.add_node(name).unwrap();

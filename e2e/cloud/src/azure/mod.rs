@@ -103,7 +103,8 @@ pub enum GoesOn {
 pub struct Faults {
     /// Refuses writes of existing resources without `If-Match` (AZ-493).
     pub need_if_match: bool,
-    /// Codes with which the next writes to a kind of resource fail: at once, with this status.
+    /// Codes with which the next writes to a kind of resource fail: at once, with this status. Of `permissions` and
+    /// `denyAssignments` the next looks.
     pub refuse: Vec<(String, u16, &'static str)>,
     /// Kinds of resource of which the next operation ends as failed, with this code (AZ-365).
     pub fail_operation: Vec<(String, &'static str)>,

@@ -396,7 +396,7 @@ impl Subscription {
         }
     }
 
-    fn injected(&mut self, kind: &str) -> Result<(), Refusal> {
+    pub(super) fn injected(&mut self, kind: &str) -> Result<(), Refusal> {
         let found = self.faults.refuse.iter().position(|(of, ..)| of == kind);
         let Some(found) = found else { return Ok(()) };
         let (_, status, code) = self.faults.refuse.remove(found);

@@ -61,8 +61,9 @@ impl Subscription {
     }
 
     /// What a caller reads of its own rights at a scope (AZ-019).
-    pub(super) fn rights(&self, scope: &str, list: &str) -> Result<Answer, Refusal> {
+    pub(super) fn rights(&mut self, scope: &str, list: &str) -> Result<Answer, Refusal> {
         self.may(&format!("Microsoft.Authorization/{list}/read"), scope)?;
+        self.injected(list)?;
         let all = || vec!["*".to_owned()];
         let entries = match list {
             "permissions" => {

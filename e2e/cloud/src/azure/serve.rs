@@ -116,7 +116,8 @@ fn answer(azure: &Azure, asked: &Asked, body: &[u8]) -> Result<Answer, Refusal> 
         let mut subscription = azure.subscription();
         subscription.authenticate(token)?;
         let version = uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("api-version=")));
-        let of_network = uri.path().contains("/providers/Microsoft.Network/");
+        let of_network = !uri.path().contains("/providers/Microsoft.Authorization/")
+            && !uri.path().ends_with("/providers/Microsoft.Network");
         if !version.is_some_and(|version| !of_network || VERSIONS.contains(&version)) {
             let message = "The api-version query parameter (?api-version=) is required, in a version that is known.";
             return Err(Refusal::bad("MissingApiVersionParameter", message));

@@ -244,16 +244,16 @@ impl Client {
             .collect())
     }
 
-    /// AZ-019: what we may not do, at start and then as long as something is missing. What cannot be found out shows when
-    /// it is tried.
-    async fn look_for_rights(&self) {
+    /// AZ-019: what we may not do, at start and then as long as something is missing. What may not be looked at shows when
+    /// it is tried; a look that fails is no answer.
+    async fn look_for_rights(&self) -> Result<(), CloudError> {
         let known = self.store.missing();
         if known.as_ref().is_some_and(|missing| missing.is_empty()) {
-            return;
+            return Ok(());
         }
         let mut all = Vec::new();
         for place in rights::places(&self.settings) {
-            let shown = self.shown_at(&place.scope).await;
+            let shown = self.shown_at(&place.scope).await?;
             all.extend(rights::missing(&place, &shown));
         }
         if known.is_none_or(|known| *known != all) {
@@ -262,28 +262,34 @@ impl Client {
             }
         }
         self.store.set_missing(all);
+        Ok(())
     }
 
     /// What we may not do, looked up again while something is missing.
     pub async fn missing(&self) -> Arc<Vec<Missing>> {
-        self.look_for_rights().await;
+        if let Err(error) = self.look_for_rights().await {
+            tracing::info!(%error, "rights are looked up again later");
+        }
         self.store.missing().unwrap_or_default()
     }
 
-    async fn shown_at(&self, scope: &str) -> Shown {
+    async fn shown_at(&self, scope: &str) -> Result<Shown, CloudError> {
         let list = async |kind: &str| {
             let id = format!("{scope}/providers/Microsoft.Authorization/{kind}");
-            let listed = self.arm.list(&id, &format!("list {kind} at {scope}")).await;
-            if let Err(error) = &listed {
-                tracing::info!(%error, "rights are not checked there");
+            match self.arm.list(&id, &format!("list {kind} at {scope}")).await {
+                Ok(listed) => Ok(Some(listed)),
+                Err(error) if error.class == Class::WrongInput => {
+                    tracing::info!(%error, "rights are not checked there");
+                    Ok(None)
+                }
+                Err(error) => Err(error),
             }
-            listed.ok()
         };
-        Shown {
+        Ok(Shown {
             // Whoever may look has a permission: none at all is no answer.
-            permissions: list("permissions").await.filter(|list| !list.is_empty()),
-            denials: list("denyAssignments").await.unwrap_or_default(),
-        }
+            permissions: list("permissions").await?.filter(|list| !list.is_empty()),
+            denials: list("denyAssignments").await?.unwrap_or_default(),
+        })
     }
 
     /// Looks at one Service.
@@ -301,7 +307,7 @@ impl Client {
         if !self.store.is_stale(self.clock.now()) {
             return Ok(());
         }
-        self.look_for_rights().await;
+        self.look_for_rights().await?;
         let version = self.store.version();
         let place = &self.settings.place;
         let list = |kind: &str, group: &str| {
