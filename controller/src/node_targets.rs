@@ -74,8 +74,8 @@ pub struct Register {
     bounds: BTreeMap<ServiceKey, (u32, u32)>,
     /// Services that have said something since the start, also that they are gone.
     known: BTreeSet<ServiceKey>,
-    /// Those of which it was taken over what an earlier process had said.
-    taken_over: BTreeSet<ServiceKey>,
+    /// What an earlier process had said, sorted once: of each Service until it is taken over.
+    before: Option<BTreeMap<ServiceKey, OfService>>,
 }
 
 impl Register {
@@ -132,22 +132,14 @@ impl Register {
     /// Takes over Services of which nodes were told nothing but the end of their targets, and which are gone: nobody else
     /// will say that these are over (K-21).
     pub fn take_over_gone(&mut self, index: &Index, install: &InstallId) {
-        let mut ends: BTreeMap<ServiceKey, bool> = BTreeMap::new();
-        for (_, said) in index.told_by(install) {
-            let targets = said.targets.iter().map(|t| (&t.service, t.state));
-            let local = said.local.iter().map(|l| (&l.service, l.state));
-            let vips = said.vips.iter().map(|v| (&v.service, TargetState::Active));
-            for (service, state) in targets.chain(local).chain(vips) {
-                let ended = matches!(state, TargetState::Draining | TargetState::Released);
-                *ends.entry(service.key()).or_insert(true) &= ended;
-            }
-        }
-        for (service, ended) in ends {
+        for (service, mut of) in OfService::told(index, install) {
             let gone = index.service(&service).is_none() && index.balancer(&service).is_none();
-            if !ended || !gone || !self.known.insert(service.clone()) {
+            if !of.has_ended() || !gone || !self.known.insert(service.clone()) {
                 continue;
             }
-            let mut of = self.known_of(index, install, &service);
+            if let Some(before) = self.before(index, install) {
+                before.remove(&service);
+            }
             of.left.append(&mut of.entries);
             self.services.insert(service, of);
         }
@@ -156,10 +148,22 @@ impl Register {
     /// What is known of a Service: what was said since the start and, if nothing was, what an earlier process said.
     fn known_of(&mut self, index: &Index, install: &InstallId, service: &ServiceKey) -> OfService {
         let mut of = self.services.remove(service).unwrap_or_default();
-        if index.node_targets_synced() && self.taken_over.insert(service.clone()) {
-            of.join(OfService::told(index, install, service));
+        let before = self.before(index, install);
+        if let Some(before) = before.and_then(|all| all.remove(service)) {
+            of.join(before);
         }
         of
+    }
+
+    fn before(
+        &mut self,
+        index: &Index,
+        install: &InstallId,
+    ) -> Option<&mut BTreeMap<ServiceKey, OfService>> {
+        if self.before.is_none() && index.node_targets_synced() {
+            self.before = Some(OfService::told(index, install));
+        }
+        self.before.as_mut()
     }
 
     /// When an entry made now would be different though nothing happened: tails end, and released targets go.

@@ -16,6 +16,7 @@ use onehop_core::id::{InstallId, NodeName, PodUid, ServiceKey};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 use onehop_runtime::watch::ObjectKey;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::lease::{Fence, Fenced};
@@ -59,6 +60,19 @@ impl WriteError {
             },
         }
     }
+}
+
+/// Operations that give an object other finalizers, if it is the one that was read and has had no others since.
+pub(crate) fn finalizers_patch(
+    uid: &impl Serialize,
+    old: &(impl Serialize + ?Sized),
+    wanted: &(impl Serialize + ?Sized),
+) -> Value {
+    json!([
+        { "op": "test", "path": "/metadata/uid", "value": uid },
+        { "op": "test", "path": "/metadata/finalizers", "value": old },
+        { "op": "add", "path": "/metadata/finalizers", "value": wanted },
+    ])
 }
 
 /// Writes as this install.
@@ -144,11 +158,7 @@ impl Writer {
         let keep: Vec<_> = old.iter().filter(|f| *f != BINDING_FINALIZER).collect();
         let mut version = binding.metadata.resource_version.clone();
         if keep.len() < old.len() {
-            let operations = json!([
-                { "op": "test", "path": "/metadata/uid", "value": binding.metadata.uid },
-                { "op": "test", "path": "/metadata/finalizers", "value": old },
-                { "op": "add", "path": "/metadata/finalizers", "value": keep },
-            ]);
+            let operations = finalizers_patch(&binding.metadata.uid, &old, &keep);
             let what = "remove the finalizer of TargetGroupBinding";
             let stripped: Written<DynamicObject> =
                 self.json_patch(api.clone(), &name, operations, what).await;
@@ -196,11 +206,7 @@ impl Writer {
         } else {
             json!(service.finalizers)
         };
-        let operations = json!([
-            { "op": "test", "path": "/metadata/uid", "value": service.uid },
-            { "op": "test", "path": "/metadata/finalizers", "value": old },
-            { "op": "add", "path": "/metadata/finalizers", "value": wanted },
-        ]);
+        let operations = finalizers_patch(&service.uid, &old, wanted);
         self.json_patch(
             self.services(&service.key),
             &service.key.name,
@@ -316,11 +322,7 @@ impl Writer {
                 .iter()
                 .filter(|f| *f != TARGETS_FINALIZER)
                 .collect();
-            let operations = json!([
-                { "op": "test", "path": "/metadata/uid", "value": object.metadata.uid },
-                { "op": "test", "path": "/metadata/finalizers", "value": finalizers },
-                { "op": "add", "path": "/metadata/finalizers", "value": keep },
-            ]);
+            let operations = finalizers_patch(&object.metadata.uid, &finalizers, &keep);
             let what = format!("remove finalizer of LoadBalancer {key}");
             match self
                 .json_patch(api.clone(), &key.name, operations, &what)
@@ -403,11 +405,7 @@ impl Writer {
             .map(String::as_str)
             .chain(on.then_some(POOL_FINALIZER))
             .collect();
-        let operations = json!([
-            { "op": "test", "path": "/metadata/uid", "value": pool.metadata.uid },
-            { "op": "test", "path": "/metadata/finalizers", "value": old },
-            { "op": "add", "path": "/metadata/finalizers", "value": wanted },
-        ]);
+        let operations = finalizers_patch(&pool.metadata.uid, &old, &wanted);
         let name = pool.name_any();
         let what = format!("set finalizers of AddressPool {name}");
         self.json_patch(Api::all(self.client.clone()), &name, operations, &what)

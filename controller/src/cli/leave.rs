@@ -22,6 +22,7 @@ use super::run::{CliError, POLL, Pair, chosen, failed, is_well, print, with_obje
 use super::{Finding, How, Output, State, Which};
 use crate::lease::evaluate::Record;
 use crate::uninstall::{LeaseName, Removed, all, entries_and_leases, is_held};
+use crate::writes::finalizers_patch;
 
 /// Beyond a Lease's duration, for the time that a renewal takes.
 const MORE: Duration = Duration::from_secs(1);
@@ -269,11 +270,7 @@ where
         return Ok(());
     }
     let keep: Vec<_> = old.iter().filter(|f| *f != finalizer).collect();
-    let operations = json!([
-        { "op": "test", "path": "/metadata/uid", "value": object.meta().uid },
-        { "op": "test", "path": "/metadata/finalizers", "value": old },
-        { "op": "add", "path": "/metadata/finalizers", "value": keep },
-    ]);
+    let operations = finalizers_patch(&object.meta().uid, old, &keep);
     let name = object.name_any();
     let patch: Patch<()> = Patch::Json(serde_json::from_value(operations)?);
     match api.patch(&name, &PatchParams::default(), &patch).await {

@@ -136,39 +136,46 @@ impl OfService {
         new
     }
 
-    /// What nodes were told of a Service.
-    pub(super) fn told(index: &Index, install: &InstallId, service: &ServiceKey) -> Self {
-        let mut told = Self::default();
+    /// What nodes were told, sorted by Service.
+    pub(super) fn told(index: &Index, install: &InstallId) -> BTreeMap<ServiceKey, Self> {
+        let mut told: BTreeMap<ServiceKey, Self> = BTreeMap::new();
+        let mut tail = Duration::ZERO;
         for (node, said) in index.told_by(install) {
-            told.tail = told
-                .tail
-                .max(Duration::from_secs(said.cluster.tail_max_seconds.into()));
-            let targets = said.targets.iter().filter(|t| t.service.key() == *service);
-            let targets = targets.map(|target| {
+            tail = tail.max(Duration::from_secs(said.cluster.tail_max_seconds.into()));
+            for target in &said.targets {
                 let key = TargetKey {
                     address: target.address,
                     port: target.target_port,
                 };
-                (node.clone(), key, Entry::Pod(target.clone()))
-            });
-            told.entries.extend(targets);
-            let local = said.local.iter().filter(|l| l.service.key() == *service);
-            let local = local.map(|port| {
+                let entry = (node.clone(), key, Entry::Pod(target.clone()));
+                let of = told.entry(target.service.key()).or_default();
+                of.entries.push(entry);
+            }
+            for port in &said.local {
                 // Which address it was does not matter: a node has one such entry.
                 let key = TargetKey {
                     address: Ipv4Addr::UNSPECIFIED.into(),
                     port: port.node_port.unwrap_or_default(),
                 };
-                (node.clone(), key, Entry::Local(port.clone()))
-            });
-            told.entries.extend(local);
-            let vips = said.vips.iter().filter(|v| v.service.key() == *service);
-            let vips: Vec<Vip> = vips.cloned().collect();
-            if !vips.is_empty() {
-                told.vips.insert(node.clone(), vips);
+                let entry = (node.clone(), key, Entry::Local(port.clone()));
+                let of = told.entry(port.service.key()).or_default();
+                of.entries.push(entry);
+            }
+            for vip in &said.vips {
+                let of = told.entry(vip.service.key()).or_default();
+                of.vips.entry(node.clone()).or_default().push(vip.clone());
             }
         }
+        for of in told.values_mut() {
+            of.tail = tail;
+        }
         told
+    }
+
+    /// Whether nothing but ends was said of it.
+    pub(super) fn has_ended(&self) -> bool {
+        let ended = |state| matches!(state, TargetState::Draining | TargetState::Released);
+        self.vips.is_empty() && self.all().all(|(.., entry)| ended(entry.state().0))
     }
 
     /// Adds what is not known yet.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use onehop_core::crd::{Feature, TargetMode};
+use onehop_core::crd::{Feature, NodeInstall, TargetMode};
 use onehop_core::id::{Cidr, NodeName, ServiceKey};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
@@ -319,14 +319,12 @@ impl<P: Provider> Reconciler<P> {
     }
 
     /// Whether something is said to a node, or was, of a Service that is there or leaves.
-    fn concerns_any(&self, node: &NodeName) -> bool {
+    fn concerns_any(&self, node: &NodeName, said: Option<&NodeInstall>) -> bool {
         let index = lock(&self.index);
         if lock(&self.register).nodes().contains(node) {
             return true;
         }
-        let install = &self.settings.claim.install;
-        let said = index.told_by(install).find(|(at, _)| *at == node);
-        let mut services = said.into_iter().flat_map(|(_, said)| {
+        let mut services = said.into_iter().flat_map(|said| {
             let targets = said.targets.iter().map(|t| &t.service);
             let local = said.local.iter().map(|l| &l.service);
             targets
@@ -356,7 +354,7 @@ impl<P: Provider> Reconciler<P> {
         let nothing =
             wanted.targets.is_empty() && wanted.local.is_empty() && wanted.vips.is_empty();
         // Of a node that is gone nobody else would take away what was said of a Service that is gone, too.
-        let nothing = nothing || (!exists && !self.concerns_any(node));
+        let nothing = nothing || (!exists && !self.concerns_any(node, there));
         if !exists && (nothing || object.is_none()) {
             // One tail after the node: until then a machine that runs on is told that its targets drain (ZD-78).
             let last = object

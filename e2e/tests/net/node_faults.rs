@@ -3,7 +3,7 @@
 
 use crate::{
     lab::{WITHIN, Want, selectorless},
-    support::{Place, PodOnA, READY_WITHIN, world_of, world_with_pod_on_a},
+    support::{Place, PodOnA, world_of, world_with_pod_on_a},
 };
 use anyhow::{Context, Result};
 use e2e_cloud::engine::{Engine, HealthCheck, TargetState};
@@ -14,7 +14,7 @@ use kube::{
 };
 use onehop_e2e::{
     traffic::{Endpoint, Load, LongFlow, Running, Transport},
-    world::{Cluster, OnTerm, ServiceManifest, WorldConfig, eventually, first_answer, pod},
+    world::{Cluster, OnTerm, ServiceManifest, WorldConfig, eventually, first_answer},
 };
 use serde_json::{Value, json};
 use std::{net::SocketAddr, time::Duration};
@@ -174,12 +174,7 @@ pub(crate) async fn fc79a_k24_pods_on_a_node_without_an_agent_are_targets_like_a
         ..WorldConfig::default()
     })
     .await?;
-    let other = pod("web-b", "web", "b", OnTerm::ServeSeconds(5));
-    world.objects.create(other).await?;
-    world
-        .objects
-        .pod_ready("default", "web-b", READY_WITHIN)
-        .await?;
+    world.add_pod_on_b(OnTerm::ServeSeconds(5)).await?;
     let manifest = ServiceManifest::load_balancer("web", "web").pod_mode();
     world.objects.apply(manifest.json()).await?;
     let lb = SocketAddr::from((world.lb_address("web").await?, 80));
@@ -205,12 +200,7 @@ pub(crate) async fn fc79a_pods_whose_kubelet_is_gone_get_no_new_connection_and_l
     on: Cluster,
 ) -> Result<()> {
     let world = world_with_pod_on_a(on).await?;
-    let other = pod("web-b", "web", "b", OnTerm::Exit);
-    world.objects.create(other).await?;
-    world
-        .objects
-        .pod_ready("default", "web-b", READY_WITHIN)
-        .await?;
+    world.add_pod_on_b(OnTerm::Exit).await?;
     let manifest = ServiceManifest::load_balancer("web", "web").pod_mode();
     let lb = world.serve(manifest).await?.lb();
     healthy(&world, 2).await?;

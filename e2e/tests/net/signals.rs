@@ -1,6 +1,6 @@
 //! What a signal about a node does to each part, and that it is as before once it is taken back (ZD-78).
 
-use crate::support::{PodOnA, READY_WITHIN, world_with_pod_on_a};
+use crate::support::{PodOnA, world_with_pod_on_a};
 use anyhow::{Context, Result};
 use e2e_cloud::{
     assertions::writes_after,
@@ -15,7 +15,7 @@ use onehop_core::{
     crd::{NodeTargets, TargetState},
     node::{EXCLUDE_LABEL, GOING_TAINTS, OUT_OF_SERVICE_TAINT},
 };
-use onehop_e2e::world::{Cluster, OnTerm, ServiceManifest, eventually, pod};
+use onehop_e2e::world::{Cluster, OnTerm, ServiceManifest, eventually};
 use serde_json::{Value, json};
 use std::{
     net::{IpAddr, SocketAddr},
@@ -60,12 +60,7 @@ struct Scene {
 impl Scene {
     async fn set(on: Cluster) -> Result<Self> {
         let world = world_with_pod_on_a(on).await?;
-        let other = pod("web-b", "web", "b", OnTerm::Exit);
-        world.objects.create(other).await?;
-        world
-            .objects
-            .pod_ready("default", "web-b", READY_WITHIN)
-            .await?;
+        world.add_pod_on_b(OnTerm::Exit).await?;
         let of = |name| ServiceManifest::load_balancer(name, "web");
         let _nodes = world.serve(of("nodes")).await?;
         let local = of("local").with("externalTrafficPolicy", json!("Local"));

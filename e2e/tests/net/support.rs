@@ -103,6 +103,16 @@ impl DerefMut for PodOnA {
     }
 }
 
+impl PodOnA {
+    /// Adds another pod that serves, `web-b` on node `b`.
+    pub(crate) async fn add_pod_on_b(&self, on_term: OnTerm) -> Result<()> {
+        let objects = &self.world.objects;
+        objects.create(pod("web-b", "web", "b", on_term)).await?;
+        let ready = objects.pod_ready("default", "web-b", READY_WITHIN);
+        ready.await.map(drop)
+    }
+}
+
 /// Makes the world.
 pub(crate) async fn world_with_pod_on_a(on: Cluster) -> Result<PodOnA> {
     world_with(on, Vec::new()).await
