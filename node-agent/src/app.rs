@@ -337,6 +337,7 @@ impl App {
         let own = [
             self.retry_at,
             self.state.next_guard_end(),
+            self.state.next_window_end(),
             self.state.next_handover(),
             Some(self.verify_at),
             self.answer_at,
@@ -356,6 +357,7 @@ impl App {
         self.state.guards().pass(self.clock.now());
         let (planner, peer) = (&self.planner, &self.peer);
         let looks = peer.looks();
+        self.state.pass_windows(self.clock.now());
         self.state.pass_handovers(self.clock.now(), looks, |key| {
             planner.fronts(key).any(|front| peer.serves(&front))
         });
@@ -423,6 +425,7 @@ impl App {
             return Ok(());
         }
         self.must_plan = false;
+        self.state.settle_windows(self.clock.now());
         let pods_known = self.state.guards().ready();
         let guards = self.state.compile_guards(self.clock.now());
         let answers = guards
@@ -572,6 +575,9 @@ impl App {
         if port.is_some() {
             let ready = self.state.local_ready(service);
             self.out.board.lower(service, &ready);
+            if !self.state.holds(service) {
+                self.out.board.hold(service, false);
+            }
         } else if had_one {
             self.out.board.forget(service);
         }

@@ -2,7 +2,8 @@
 //! and answers health questions about it (specification: node-datapath).
 //!
 //! Pure parts: `state` (what the watches said), `compile` (one Service to elements), `planner`
-//! (what changed to one batch), `guard` (who takes flows of a pod that ends). Edges: `watch`, `writer` (kernel), `health`, `flows` (connection
+//! (what changed to one batch), `guard` (who takes flows of a pod that ends), `window` (who takes late ones
+//! of policy Local). Edges: `watch`, `writer` (kernel), `health`, `flows` (connection
 //! tracking). `app` ties them together, `run` wires threads and channels.
 
 pub mod app;
@@ -38,4 +39,5 @@ pub mod table;
 pub mod targets;
 pub mod targets_status;
 pub mod watch;
+pub mod window;
 pub mod writer;

@@ -54,16 +54,20 @@ pub struct PortAnswer {
     pub port: u16,
     /// Ready endpoints on this node.
     pub ready: Vec<IpAddr>,
+    /// It answers well also without one (ZD-64).
+    #[serde(default)]
+    pub held: bool,
 }
 
 impl PortAnswer {
-    /// Of a Service.
-    pub fn new(service: &ServiceKey, port: u16, ready: &LocalReady) -> Self {
+    /// Of a Service; whether it is held is said with the port.
+    pub fn new(service: &ServiceKey, (port, held): (u16, bool), ready: &LocalReady) -> Self {
         Self {
             namespace: service.namespace.clone(),
             name: service.name.clone(),
             port,
             ready: ready.addresses().collect(),
+            held,
         }
     }
 
@@ -162,6 +166,7 @@ mod tests {
             tables: 7,
             addresses: vec![IpAddr::from([10, 0, 1, 1])],
             ports: vec![PortAnswer {
+                held: true,
                 namespace: "default".to_owned(),
                 name: "web".to_owned(),
                 port: 31_000,

@@ -392,6 +392,7 @@ impl Planner {
             node_addresses: state.node().map_or(&[], |node| &node.addresses),
             nodeport_addresses: &self.eligible,
             owns: &owns,
+            window: &|port, front, reach| state.windows().until(&service.key, port, (front, reach)),
             held: &|front, scope| self.held(front, scope),
         };
         compile::compile(service, endpoints, &around)

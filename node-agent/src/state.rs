@@ -1,6 +1,8 @@
 //! The cluster as this node sees it: Services, their slices, the own Node. Takes watch steps, says
 //! which Services have to be compiled anew. Pure; used by the app and the planner.
 
+mod windows;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,6 +27,7 @@ use crate::node::Eligibility;
 use crate::table::element::Elements;
 use crate::table::layout::Ranges;
 use crate::targets::{KnownTargets, OwnTargets, Truth};
+use crate::window::Windows;
 
 /// One step of one of the watches.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,6 +94,7 @@ pub struct State {
     /// A lost object is no statement (K-21): what it said last holds.
     known_targets: KnownTargets,
     guards: Guards,
+    windows: Windows,
     network: Network,
     /// Pod ranges given by hand.
     pod_ranges: Vec<IpNet>,
@@ -124,6 +128,7 @@ impl State {
             targets: Collection::default(),
             known_targets: KnownTargets::default(),
             guards: Guards::default(),
+            windows: Windows::default(),
             network: Network::default(),
             pod_ranges: Vec::new(),
             choices: Choices::default(),
@@ -267,6 +272,7 @@ impl State {
             generation: self.known_targets.generation(),
             guard: self.guards.ready() && self.network.offers_guard(),
             answers: self.health_port.is_some(),
+            window: self.network.offers_guard(),
             problems: self.network.problems.clone(),
         }
     }
@@ -460,10 +466,12 @@ impl State {
         let Some(targets) = self.targets.get(&self.here.node) else {
             // A lost object is no statement (K-21).
             self.guards.targets(&BTreeMap::new());
-            return BTreeSet::new();
+            return self.windows.targets(&BTreeMap::new());
         };
         self.guards.targets(&targets.installs);
-        self.known_targets.update((**targets).clone())
+        let mut touched = self.windows.targets(&targets.installs);
+        touched.extend(self.known_targets.update((**targets).clone()));
+        touched
     }
 
     fn node_step(&mut self, step: Step<NodeName, NodeView>) -> BTreeSet<ServiceKey> {

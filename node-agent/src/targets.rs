@@ -110,6 +110,8 @@ pub struct Truth {
     pub guard: bool,
     /// Whether it answers for the health of pods, where what comes to them can be brought here.
     pub answers: bool,
+    /// Whether it forwards late flows of Services with policy Local that it proxies (ZD-60).
+    pub window: bool,
     /// What keeps it from something.
     pub problems: Vec<String>,
 }
@@ -118,6 +120,7 @@ impl Truth {
     fn status(&self) -> NodeTargetsStatus {
         let guard = self.guard.then_some(Feature::Guard);
         let answers = (self.guard && self.answers).then_some(Feature::PodHealth);
+        let window = self.window.then_some(Feature::LocalWindow);
         NodeTargetsStatus {
             observed_generation: Some(self.generation),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -129,6 +132,7 @@ impl Truth {
             features: guard
                 .into_iter()
                 .chain(answers)
+                .chain(window)
                 .chain([Feature::ServiceProxy])
                 .collect(),
             problems: self.problems.clone(),
@@ -148,6 +152,7 @@ mod tests {
         generation: 3,
         guard: false,
         answers: false,
+        window: false,
         problems: Vec::new(),
     };
 

@@ -711,6 +711,7 @@ async fn s109_a_restart_without_the_api_server_keeps_health_answers_while_the_ta
             name: "s0".to_owned(),
             port: 31_001,
             ready: vec![addr("10.244.0.1")],
+            held: false,
         }],
         pods: vec![PodAnswer {
             path: HealthPath::parse("/t/e2e/default/s0/http").expect("a path"),

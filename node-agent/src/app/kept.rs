@@ -23,10 +23,12 @@ impl App {
             let ready: LocalReady = answer.ready.iter().copied().collect();
             self.health_ports.set(&service, Some(answer.port));
             self.out.board.raise(&service, &ready, &ready);
+            self.out.board.hold(&service, answer.held);
             self.kept.push(service);
         }
         self.out.board.adopt_pods(&file.pods);
         self.state.guards().targets(&file.installs);
+        self.state.windows_mut().targets(&file.installs);
         self.out.board.in_sync();
         self.out.pod_answers.send_replace(Tables::Ours);
         if let Some(listens) = self.health_ports.take_changed() {
@@ -37,7 +39,8 @@ impl App {
     /// What is to be kept for the next process.
     pub(super) fn node_file(&self) -> NodeFile {
         let ports = self.health_ports.all().map(|(service, port)| {
-            PortAnswer::new(service, port, &self.state.local_ready(service))
+            let ready = self.state.local_ready(service);
+            PortAnswer::new(service, (port, self.state.holds(service)), &ready)
         });
         NodeFile {
             written: self.clock.now().as_millis(),

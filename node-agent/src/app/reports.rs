@@ -42,6 +42,8 @@ impl App {
             if self.state.health_port(service).is_some() {
                 let now = self.state.local_ready(service);
                 self.out.board.raise(service, ready, &now);
+                // Whoever is sent here then is forwarded (S-107).
+                self.out.board.hold(service, self.state.holds(service));
             }
         }
         for (key, answers) in flight.pods {
@@ -129,6 +131,7 @@ impl App {
             self.retry_later();
         }
         self.state.guards().inherit(&elements);
+        self.state.windows_mut().inherit(&elements);
         self.planner.restart(elements, &self.refused);
         let held = (self.planner.digest(), self.clock.now());
         if let Some(file) = self.file.take().filter(|file| file.holds(held.0, held.1)) {

@@ -3,6 +3,8 @@
 
 use std::net::SocketAddr;
 
+use onehop_core::time::Time;
+
 use super::{Affinity, Compiled, Surroundings, slots};
 use crate::claims::Front;
 use crate::table::affinity::{List, Record, Recorder, Sticky};
@@ -68,9 +70,26 @@ impl Filler<'_, '_> {
         self.insert(set, key(self.front), Some(Data::Verdict(verdict)));
     }
 
+    /// New flows that come late go to the list of scope 0, which has so many endpoints, until then (S-415).
+    pub(super) fn window(&mut self, count: usize, until: Time) {
+        let (set, class) = match self.front {
+            Front::Vip(_) => (SetId::Window, ClassKind::W),
+            Front::NodePort(..) => (SetId::WindowNodePorts, ClassKind::Npw),
+        };
+        let count = u16::try_from(count.min(MAX_LIST)).unwrap_or(u16::MAX);
+        let verdict = Data::Timed(Verdict::Class(class, count), until);
+        self.insert(set, key(self.front), Some(verdict));
+    }
+
     /// Sends known clients where they were, and records new ones (S-236 to S-238). `default` is what scope 0 holds;
-    /// `local`: there is a Local list for outside clients too. Empty lists have nobody to stick to.
-    pub(super) fn affinity(&mut self, affinity: &Affinity, default: Option<List>, local: bool) {
+    /// `local`: there is a Local list for outside clients too. Empty lists have nobody to stick to; of flows in the Local
+    /// window nothing is recorded.
+    pub(super) fn affinity(
+        &mut self,
+        affinity: &Affinity,
+        default: Option<List>,
+        (local, window): (bool, bool),
+    ) {
         let (sticky, sticky_local) = match self.front {
             Front::Vip(_) => (SetId::Affinity, SetId::AffinityLocal),
             Front::NodePort(..) => (SetId::AffinityNodePorts, SetId::AffinityNodePortsLocal),
@@ -84,7 +103,7 @@ impl Filler<'_, '_> {
             self.insert(sticky_local, key(self.front), jump(List::Local));
         }
         let by = match default {
-            _ if local => Recorder::ByClient,
+            _ if local || window => Recorder::ByClient,
             Some(list) => Recorder::List(list),
             None => return,
         };

@@ -14,8 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use onehop_core::endpoint::{Endpoint, Endpoints};
+use onehop_core::id::PortKey;
 use onehop_core::select::{Here, Policies, select};
 use onehop_core::service::{ServicePort, ServiceSpec, TrafficPolicy};
+use onehop_core::time::Time;
 
 use self::choices::{Choices, LocalEmpty};
 pub use self::filler::slot_key;
@@ -39,6 +41,8 @@ pub struct Surroundings<'a> {
     pub choices: Choices,
     /// Whether a frontend is this Service's (S-33).
     pub owns: &'a dyn Fn(&Front) -> bool,
+    /// Until when the Local window of a frontend of a port is open, if it is (ZD-60).
+    pub window: &'a dyn Fn(&PortKey, &Front, Reach) -> Option<Time>,
     /// The list that the kernel holds for a frontend, by first slot of its scope.
     pub held: &'a dyn Fn(&Front, u32) -> Vec<SocketAddr>,
 }
@@ -114,6 +118,7 @@ struct Port {
     local: Vec<SocketAddr>,
     any: bool,
     serving: BTreeSet<SocketAddr>,
+    key: PortKey,
 }
 
 impl Port {
@@ -143,6 +148,7 @@ impl Port {
             local: targets(selection.local),
             any: selection.any,
             serving: targets(Some(serving)).into_iter().collect(),
+            key: port.key.clone(),
         }
     }
 
@@ -205,9 +211,15 @@ impl Port {
         let default_empty = filler.default_list(list);
         let local_empty = local.is_none_or(|list| filler.local_list(list));
         let no_endpoint = local.map_or(default_empty, |_| local_empty);
+        let late = local.is_some() && local_empty && !default_empty;
+        let window = late.then(|| (around.window)(&self.key, front, reach));
+        let window = window.flatten();
+        if let Some(until) = window {
+            filler.window(self.cluster.len(), until);
+        }
         if let Some(affinity) = &self.affinity {
             let default = (!default_empty).then_some(default);
-            filler.affinity(affinity, default, !local_empty);
+            filler.affinity(affinity, default, (!local_empty, window.is_some()));
         }
         if no_endpoint {
             // Endpoints elsewhere: the load balancer is expected to notice by its health check, or

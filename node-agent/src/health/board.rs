@@ -4,7 +4,7 @@
 //! thread. An answer is lowered the moment the state says so and raised only after the commit that
 //! makes it true (S-107, I3): raising needs the endpoints that the committed plan was made from.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,6 +37,8 @@ pub struct ProxyAnswer {
 #[derive(Debug)]
 struct Inner {
     ports: HashMap<ServiceKey, LocalReady>,
+    /// Services for which the node is to look healthy without an endpoint (ZD-64).
+    held: HashSet<ServiceKey>,
     pods: PodAnswers,
     queued_since: Option<Time>,
     last_updated: Option<Time>,
@@ -57,6 +59,7 @@ impl Board {
     pub fn new(clock: Clock) -> Self {
         let inner = Inner {
             ports: HashMap::new(),
+            held: HashSet::new(),
             pods: PodAnswers::default(),
             queued_since: None,
             last_updated: None,
@@ -83,9 +86,21 @@ impl Board {
         self.lock().ports.insert(service.clone(), common);
     }
 
+    /// Whether the node is to look healthy for a Service without an endpoint, late flows being forwarded (ZD-64).
+    pub fn hold(&self, service: &ServiceKey, held: bool) {
+        let mut inner = self.lock();
+        if held {
+            inner.held.insert(service.clone());
+        } else {
+            inner.held.remove(service);
+        }
+    }
+
     /// The Service has no health port any more.
     pub fn forget(&self, service: &ServiceKey) {
-        self.lock().ports.remove(service);
+        let mut inner = self.lock();
+        inner.ports.remove(service);
+        inner.held.remove(service);
     }
 
     /// What is to be answered for a target: never raises.
@@ -162,7 +177,11 @@ impl Board {
             } else {
                 ProxyHealth::Unhealthy
             },
-            hold: Hold::None,
+            hold: if inner.held.contains(service) {
+                Hold::Held
+            } else {
+                Hold::None
+            },
         }
     }
 

@@ -1,8 +1,9 @@
 //! Class chains: one per kind of list and number of endpoints in use, shared by all frontends with such a list (S-230).
 
-use onehop_nft::{Field, Rule};
+use onehop_nft::{CmpOp, Field, Rule};
 
 use super::element::{ClassKind, Family, LOCAL_SCOPE, MAX_SCOPES, SetId};
+use super::guard;
 use super::layout::{K, MASQUERADE, P, UPLINK_MARK, nft_family};
 
 /// Classes of Services up to this number of endpoints are made with the table and stay: a new one costs a walk of the
@@ -30,6 +31,8 @@ pub fn name(kind: ClassKind, count: u16) -> String {
         ClassKind::L => format!("l{count}"),
         ClassKind::Np => format!("np{count}"),
         ClassKind::Npl => format!("npl{count}"),
+        ClassKind::W => format!("w{count}"),
+        ClassKind::Npw => format!("npw{count}"),
         ClassKind::Gl(scope) => format!("gl{count}-{scope}"),
         ClassKind::Gr(scope) => format!("gr{count}-{scope}"),
     }
@@ -46,6 +49,8 @@ pub fn parse(chain: &str) -> Option<(ClassKind, u16)> {
         "l" => ClassKind::L,
         "np" => ClassKind::Np,
         "npl" => ClassKind::Npl,
+        "w" => ClassKind::W,
+        "npw" => ClassKind::Npw,
         "gl" => ClassKind::Gl(scope),
         "gr" => ClassKind::Gr(scope),
         _ => return None,
@@ -58,12 +63,12 @@ pub fn parse(chain: &str) -> Option<(ClassKind, u16)> {
 /// Rules of a class chain. A packet that finds no slot any more is dropped and sent again (S-246).
 pub fn rules(family: Family, kind: ClassKind, count: u16) -> Vec<Rule> {
     let (key, map): (&[Field], _) = match kind {
-        ClassKind::N | ClassKind::L => (&K, SetId::Endpoints),
-        ClassKind::Np | ClassKind::Npl => (&P, SetId::NodePortEndpoints),
+        ClassKind::N | ClassKind::L | ClassKind::W => (&K, SetId::Endpoints),
+        ClassKind::Np | ClassKind::Npl | ClassKind::Npw => (&P, SetId::NodePortEndpoints),
         ClassKind::Gl(_) | ClassKind::Gr(_) => (&K, SetId::GuardEndpoints),
     };
     let offset = match kind {
-        ClassKind::N | ClassKind::Np => 0,
+        ClassKind::N | ClassKind::Np | ClassKind::W | ClassKind::Npw => 0,
         ClassKind::L | ClassKind::Npl => LOCAL_SCOPE,
         ClassKind::Gl(scope) | ClassKind::Gr(scope) => u32::from(scope) * LOCAL_SCOPE,
     };
@@ -77,10 +82,14 @@ pub fn rules(family: Family, kind: ClassKind, count: u16) -> Vec<Rule> {
     .concat();
     let rule = || Rule::new(nft_family(family));
     // Towards another node only an address of this one brings the replies back here (ZD-41).
-    let leaves = matches!(kind, ClassKind::Gr(_));
+    let window = matches!(kind, ClassKind::W | ClassKind::Npw);
+    let leaves = window || matches!(kind, ClassKind::Gr(_));
     let masquerade = leaves.then(|| rule().jump(MASQUERADE));
-    [rule().jump(UPLINK_MARK)]
+    // A packet in the middle of a flow that has no entry any more begins none (ZD-44).
+    let first_only = window.then(|| guard::syn(family, CmpOp::Neq).accept());
+    first_only
         .into_iter()
+        .chain([rule().jump(UPLINK_MARK)])
         .chain(masquerade)
         .chain([rule().dnat_to_map(&slot, map.name()), rule().drop()])
         .collect()
@@ -97,6 +106,8 @@ mod tests {
             (ClassKind::L, "l7"),
             (ClassKind::Np, "np7"),
             (ClassKind::Npl, "npl7"),
+            (ClassKind::W, "w7"),
+            (ClassKind::Npw, "npw7"),
             (ClassKind::Gl(0), "gl7-0"),
             (ClassKind::Gr(7), "gr7-7"),
         ];

@@ -95,6 +95,10 @@ pub enum SetId {
     HealthFrom,
     /// `health-any`: it is probed from anywhere outside; key [`Key::Frontend`], data [`Verdict::PodHealth`].
     HealthAny,
+    /// `window` (S-423): the Local window; key [`Key::Frontend`], timed class `W`.
+    Window,
+    /// `window-nodeports` (S-423); key [`Key::NodePort`], timed class `Npw`.
+    WindowNodePorts,
     /// `pod-interfaces` (S-64); key [`Key::Interface`], no data.
     PodInterfaces,
 }
@@ -228,7 +232,7 @@ pub type UplinkNumber = u8;
 /// The highest one.
 pub const MAX_UPLINK: UplinkNumber = 15;
 
-/// The four kinds of class chains (12.5).
+/// The kinds of class chains (12.5, 12.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClassKind {
     /// `n<N>`: frontend, default list.
@@ -239,6 +243,10 @@ pub enum ClassKind {
     Np,
     /// `npl<N>`: node port, Local list.
     Npl,
+    /// `w<N>`: frontend in the Local window, default list.
+    W,
+    /// `npw<N>`: node port in the Local window, default list.
+    Npw,
     /// `gl<N>-<s>`: guarded target, to others on the same node; the number is the scope (S-288).
     Gl(u8),
     /// `gr<N>-<s>`: guarded target, to others on other nodes.

@@ -137,7 +137,7 @@ fn send_out(rule: Rule, number: UplinkNumber) -> Rule {
 }
 
 /// A SYN without ACK: the first packet of a flow (ZD-44).
-fn syn(family: Family, op: CmpOp) -> Rule {
+pub(super) fn syn(family: Family, op: CmpOp) -> Rule {
     rule(family)
         .l4proto(TCP)
         .tcp_flags(FIN | SYN | RST | ACK, op, SYN)

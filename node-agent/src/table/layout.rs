@@ -15,7 +15,7 @@ use super::set::REJECT_CHAIN;
 /// Name of our tables (S-201).
 pub const TABLE: &str = "onehop";
 /// The table's comment; carries the layout version (S-132).
-pub const VERSION: &str = "onehop node agent, layout 5";
+pub const VERSION: &str = "onehop node agent, layout 6";
 /// Remembers by which uplink a connection came (S-404); does nothing while there is one uplink (S-402).
 pub const UPLINK_MARK: &str = "uplink-mark";
 
@@ -142,6 +142,7 @@ struct ByKey {
     key: &'static [Field],
     affinity: SetId,
     verdicts: SetId,
+    window: SetId,
 }
 
 impl Rules<'_> {
@@ -184,6 +185,7 @@ impl Rules<'_> {
                     key: &K,
                     affinity: SetId::AffinityLocal,
                     verdicts: SetId::ServiceIpsLocal,
+                    window: SetId::Window,
                 }),
             ),
             (
@@ -192,6 +194,7 @@ impl Rules<'_> {
                     key: &P,
                     affinity: SetId::AffinityNodePortsLocal,
                     verdicts: SetId::ServiceNodePortsLocal,
+                    window: SetId::WindowNodePorts,
                 }),
             ),
             ("nodeports", self.nodeports()),
@@ -289,6 +292,8 @@ impl Rules<'_> {
         rules.push(self.mark(self.rule().saddr_is_local()).ret());
         rules.push(self.rule().vmap(by.key, by.affinity.name()));
         rules.push(self.rule().vmap(by.key, by.verdicts.name()));
+        // Nobody is here any more (ZD-60); translated, a packet does not meet those checks.
+        rules.push(self.rule().vmap(by.key, by.window.name()));
         rules.push(self.rule().accept());
         rules
     }

@@ -48,7 +48,7 @@ enum DataKind {
 
 impl SetId {
     /// All of them, in the order in which they are declared and committed: slots come before the verdicts that use them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 40] = [
         Self::PodInterfaces,
         Self::UplinkMarks,
         Self::UplinkAddresses,
@@ -76,6 +76,8 @@ impl SetId {
         Self::ServiceNodePortsLocal,
         Self::ServiceIps,
         Self::ServiceNodePorts,
+        Self::Window,
+        Self::WindowNodePorts,
         Self::GuardEndpoints,
         Self::GuardFrom,
         Self::GuardAny,
@@ -120,6 +122,8 @@ impl SetId {
             Self::UplinkMarks => "uplink-marks",
             Self::UplinkAddresses => "uplink-addresses",
             Self::Inside => "inside",
+            Self::Window => "window",
+            Self::WindowNodePorts => "window-nodeports",
             Self::GuardEndpoints => "guard-endpoints",
             Self::GuardFrom => "guard-from",
             Self::GuardAny => "guard-any",
@@ -165,7 +169,8 @@ impl SetId {
             Self::UplinkAddresses => (KeyKind::Addr, DataKind::Verdict),
             Self::Inside => (KeyKind::Edge, DataKind::None),
             Self::GuardFrom | Self::DeadFrom => (KeyKind::Range, DataKind::Timed),
-            Self::GuardAny | Self::DeadAny => (KeyKind::Frontend, DataKind::Timed),
+            Self::GuardAny | Self::DeadAny | Self::Window => (KeyKind::Frontend, DataKind::Timed),
+            Self::WindowNodePorts => (KeyKind::NodePort, DataKind::Timed),
             Self::DeadKeys => (KeyKind::Frontend, DataKind::Until),
         }
     }

@@ -281,6 +281,8 @@ impl Proxy {
         for change in changes {
             self.state.apply(change);
         }
+        let now = Time::from_millis(self.millis.load(Ordering::Relaxed));
+        self.state.settle_windows(now);
         let batch = self
             .planner
             .plan(&mut self.state, &self.addresses, usize::MAX);

@@ -158,8 +158,8 @@ pub(crate) fn service(ip: &str, pods: &[&str]) -> Elements {
 /// Until when the guards of [`guarded`] last.
 pub(crate) const GUARDED_UNTIL: Time = Time::from_millis(780_000);
 
-/// Every kind of element of the target guard in both families: two uplinks, a target that is on its way out and one that
-/// is gone, by sources and from anywhere outside.
+/// Every kind of element of the target guard and of the Local window in both families: two uplinks, a target that is on
+/// its way out and one that is gone, by sources and from anywhere outside, a frontend and a node port nobody here serves.
 pub(crate) fn guarded() -> Elements {
     let mut all = Elements::new();
     for (pod, others, node, source, inside) in [
@@ -184,6 +184,7 @@ pub(crate) fn guarded() -> Elements {
             ..cluster_ip(pod)
         };
         let gone = Frontend { port: 8081, ..key };
+        let late = Frontend { port: 8082, ..key };
         let range = |key| Key::Range(key, source.parse().unwrap());
         let class = |kind, count| Some(Data::Timed(Verdict::Class(kind, count), GUARDED_UNTIL));
         let ends = |verdict| Some(Data::Timed(verdict, GUARDED_UNTIL));
@@ -215,6 +216,16 @@ pub(crate) fn guarded() -> Elements {
             ),
             (SetId::GuardFrom, range(gone), class(ClassKind::Gr(1), 1)),
             (SetId::Targets, Key::Frontend(key), None),
+            (SetId::Window, Key::Frontend(late), class(ClassKind::W, 1)),
+            (SetId::Endpoints, slot(late, 0), Some(target(others[1]))),
+            (
+                SetId::WindowNodePorts,
+                Key::NodePort {
+                    protocol: Protocol::Tcp,
+                    port: 30_084,
+                },
+                class(ClassKind::Npw, 1),
+            ),
             (SetId::DeadFrom, range(gone), ends(Verdict::DeadSteered)),
             (
                 SetId::DeadAny,
