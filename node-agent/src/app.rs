@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onehop_core::crd::NodeTargetsStatus;
+use onehop_core::crd::{NodeTargetsStatus, ServiceRef};
 use onehop_core::health::LocalReady;
 use onehop_core::id::{Frontend, ServiceKey};
 use onehop_core::time::Time;
@@ -25,6 +25,7 @@ use tokio::sync::{oneshot, watch};
 use crate::args::{Mode, NodePortAddresses};
 use crate::dump;
 use crate::flows::{self, FlowCleaner};
+use crate::guard::Ended;
 use crate::health::board::Board;
 use crate::health::pods::Answers;
 use crate::health::ports::{BindFailure, Listen};
@@ -42,6 +43,7 @@ use crate::state::{Change, State};
 use crate::sys::links::Links;
 use crate::table::element::{Data, ElementChange, ElementKey, Elements, Family};
 use crate::table::layout::Ranges;
+use crate::tails::Tails;
 use crate::targets::Truth;
 use crate::writer::{Commit, Order, Writer, WriterGone};
 
@@ -84,6 +86,8 @@ pub struct Outlets {
     pub notifier: Notifier,
     /// Clean-up of UDP flows.
     pub flows: FlowCleaner,
+    /// How long flows came to targets that were let go.
+    pub tails: Tails,
     /// The status of the own `NodeTargets` that is to be written; none when it says so already.
     pub targets: watch::Sender<Option<NodeTargetsStatus>>,
 }
@@ -116,6 +120,9 @@ struct Flight {
     families: Vec<Family>,
     added: usize,
     removed: usize,
+    /// Guards begin with it whose evidence was seen then.
+    guarded: Option<Time>,
+    ended: Vec<Ended>,
     full: bool,
     targets: Option<Truth>,
     ranges: Option<Ranges>,
@@ -195,6 +202,8 @@ pub struct App {
     sync: Sync,
     /// When what is true is kept for the next process.
     keep_at: Option<Time>,
+    /// When the first evidence was seen that waits to be compiled.
+    evidence: Option<Time>,
     /// When this agent answers at the latest, while the one before it still does.
     answer_at: Option<Time>,
     refused: BTreeSet<ElementKey>,
@@ -243,6 +252,7 @@ impl App {
             loaded: false,
             sync: Sync::default(),
             keep_at: None,
+            evidence: None,
             answer_at: None,
             refused: BTreeSet::new(),
             pause: PAUSE,
@@ -307,6 +317,9 @@ impl App {
         }
         if self.state.take_node_changed() {
             self.node_changed();
+        }
+        if self.state.guards().is_dirty() {
+            self.evidence.get_or_insert(self.clock.now());
         }
         self.say_truth();
     }
@@ -428,6 +441,8 @@ impl App {
         self.state.settle_windows(self.clock.now());
         let pods_known = self.state.guards().ready();
         let guards = self.state.compile_guards(self.clock.now());
+        let evidence = self.evidence.take();
+        let begun = self.state.guards().take_begun() > 0;
         let answers = guards
             .iter()
             .filter_map(|g| Some((g.key, g.answers.clone()?)));
@@ -471,8 +486,10 @@ impl App {
             families: families(&change),
             added: change.add.len(),
             removed: change.remove.len(),
+            guarded: evidence.filter(|_| begun),
+            ended: self.state.guards().take_ended(),
             full,
-            targets: (!more).then(|| self.state.targets_truth()),
+            targets: (!more).then(|| self.truth_now()),
             ranges: ranges.clone(),
             take_over,
             triggers: if more {
@@ -555,7 +572,7 @@ impl App {
     /// ours needs no commit to be true.
     fn say_truth(&mut self) {
         if matches!(self.work, Work::Idle) && self.truth.is_some() && !self.is_behind() {
-            self.truth = Some(self.state.targets_truth());
+            self.truth = Some(self.truth_now());
         }
         let wish = match (&self.truth, self.state.own_targets()) {
             (Some(truth), Some(known)) => known.due(truth),
@@ -566,6 +583,19 @@ impl App {
             *said = wish;
             changed
         });
+    }
+
+    /// What is true of the agent now.
+    fn truth_now(&self) -> Truth {
+        let installs = self.state.installs().values();
+        let listed = |service: &ServiceRef| {
+            let mut targets = installs.clone().flat_map(|install| &install.targets);
+            targets.any(|target| target.service == *service)
+        };
+        Truth {
+            tails: self.out.tails.longest(listed),
+            ..self.state.targets_truth()
+        }
     }
 
     /// Lowers the health answer of a Service to what is true now, and notes its health port.

@@ -36,6 +36,7 @@ pub mod state;
 pub mod succession;
 pub mod sys;
 pub mod table;
+pub mod tails;
 pub mod targets;
 pub mod targets_status;
 pub mod watch;

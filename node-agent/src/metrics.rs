@@ -1,6 +1,7 @@
 //! Metrics: kube-proxy's names for what dashboards expect (S-300) and `onehop_node_*` for the rest
 //! (S-302), and the handler of the port that serves them with `/proxyMode` (S-310).
 
+mod late;
 mod register;
 
 use std::sync::Arc;
@@ -66,6 +67,7 @@ pub struct Metrics {
     health_ports: Gauge,
     kube_proxy_overlap: Gauge,
     guards: Gauge,
+    late: late::Late,
     cpu_seconds: Counter<f64, AtomicU64>,
     resident_bytes: Gauge,
 }
@@ -101,6 +103,7 @@ impl Metrics {
             health_ports: Gauge::default(),
             kube_proxy_overlap: Gauge::default(),
             guards: Gauge::default(),
+            late: late::Late::default(),
             cpu_seconds: Counter::default(),
             resident_bytes: Gauge::default(),
         };
@@ -246,6 +249,11 @@ impl Metrics {
         self.guards.set(gauge(count));
     }
 
+    /// Guards, the Local window, and what came late.
+    pub fn late(&self) -> &late::Late {
+        &self.late
+    }
+
     /// Services that were given up because kube-proxy programs them too (S-126).
     pub fn kube_proxy_overlap(&self, count: usize) {
         self.kube_proxy_overlap.set(gauge(count));
@@ -280,6 +288,7 @@ impl Metrics {
         Arc::new(move |request| match request.uri().path() {
             "/metrics" => {
                 self.look_at_process();
+                self.late.look_at_kernel();
                 response(StatusCode::OK, CONTENT_TYPE, self.registry.page()).into()
             }
             "/configz" => response(StatusCode::OK, "application/json", configz.clone()).into(),

@@ -39,6 +39,7 @@ use crate::succession;
 use crate::sys::links::links;
 use crate::sys::{follow_network, interface_addresses};
 use crate::table::element::Dataplane;
+use crate::tails::Tails;
 use crate::targets_status::StatusWriter;
 use crate::watch::Watches;
 use crate::writer::{Report, Writer};
@@ -125,6 +126,8 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     watches.start(&config.node, &ownership, &mut tasks);
     let (flows, inbox) = FlowCleaner::new();
     inbox.spawn(clock, metrics.clone())?;
+    let (tails, inbox) = Tails::new();
+    inbox.spawn(clock, metrics.clone())?;
     let (targets, wishes) = watch::channel(None);
     let backoff = Policy::RETRY.start(&mut rng);
     let status = StatusWriter::new(client.clone(), config.node.clone(), clock, backoff);
@@ -140,6 +143,7 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         metrics,
         notifier: Notifier::new(publisher),
         flows,
+        tails,
         targets,
     };
     let state = State::new(ownership, config.node.clone())

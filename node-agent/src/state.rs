@@ -274,6 +274,7 @@ impl State {
             answers: self.health_port.is_some(),
             window: self.network.offers_guard(),
             problems: self.network.problems.clone(),
+            tails: Vec::new(),
         }
     }
 

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use onehop_core::crd::{AgentMode, Feature, NodeInstall, NodeTargets, NodeTargetsStatus, Vip};
+use onehop_core::crd::{
+    AgentMode, Feature, NodeInstall, NodeTargets, NodeTargetsStatus, Tail, Vip,
+};
 use onehop_core::id::{InstallId, ServiceKey};
 use onehop_core::service::ServiceSpec;
 
@@ -114,6 +116,8 @@ pub struct Truth {
     pub window: bool,
     /// What keeps it from something.
     pub problems: Vec<String>,
+    /// How long flows came to targets that were let go (ZD-83).
+    pub tails: Vec<Tail>,
 }
 
 impl Truth {
@@ -136,7 +140,7 @@ impl Truth {
                 .chain([Feature::ServiceProxy])
                 .collect(),
             problems: self.problems.clone(),
-            ..NodeTargetsStatus::default()
+            tails: self.tails.clone(),
         }
     }
 }
@@ -154,6 +158,7 @@ mod tests {
         answers: false,
         window: false,
         problems: Vec::new(),
+        tails: Vec::new(),
     };
 
     fn object(generation: i64, addresses: &[&str]) -> OwnTargets {

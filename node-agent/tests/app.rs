@@ -39,6 +39,7 @@ use onehop_node_agent::state::{Change, Ownership, State};
 use onehop_node_agent::table::element::{
     CommitFailure, Dataplane, ElementChange, ElementKey, Elements, Family, Key, SetId,
 };
+use onehop_node_agent::tails::Tails;
 use onehop_node_agent::writer::{Report, Writer};
 use onehop_runtime::clock::Clock;
 use onehop_runtime::events::{Publisher, Reporter};
@@ -125,6 +126,7 @@ impl World {
             metrics,
             notifier: notifier(clock),
             flows,
+            tails: Tails::new().0,
             targets: watch::channel(None).0,
         };
         let ownership = Ownership {

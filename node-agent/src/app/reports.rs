@@ -63,6 +63,13 @@ impl App {
             metrics.programmed_after(*family, now.since(*at));
         }
         metrics.elements(flight.added, flight.removed);
+        if let Some(seen) = flight.guarded {
+            metrics.late().guarded_after(now.since(seen));
+        }
+        for ended in &flight.ended {
+            metrics.late().ended(ended.cause);
+        }
+        self.out.tails.measure(flight.ended);
         self.sync.took += took;
         self.sync.families.extend(&flight.families);
         metrics.guards(self.state.guards().count());

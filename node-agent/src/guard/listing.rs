@@ -32,6 +32,8 @@ pub(super) struct Listed {
     named: Named,
     /// When its guard ends at the latest, from the first evidence on.
     pub(super) until: Option<Time>,
+    /// When its deregistration was told.
+    pub(super) drained: Option<Time>,
     /// Its endpoint was seen, so that its absence says something.
     pub(super) seen: bool,
 }
@@ -107,12 +109,14 @@ impl Listing {
                 outside_known,
                 named: Named::Yes,
                 until: None,
+                drained: drained(target, None),
                 seen: false,
             };
             entries.insert(identity.clone(), listed);
             return true;
         };
         let same = known.target == *target && known.outside_known == outside_known;
+        known.drained = drained(target, known.drained);
         known.target = target.clone();
         (known.bound, known.outside_known) = (bound, outside_known);
         known.named = Named::Yes;
@@ -198,6 +202,15 @@ impl Listed {
         };
         let unlisted = since + self.bound;
         Some(self.until.map_or(unlisted, |until| until.max(unlisted)))
+    }
+}
+
+/// When its deregistration was told, if it was, also after it was released.
+fn drained(target: &NodeTarget, before: Option<Time>) -> Option<Time> {
+    match target.state {
+        TargetState::Draining => Some(target.since),
+        TargetState::Released => before,
+        TargetState::Active | TargetState::Held | TargetState::Unknown => None,
     }
 }
 

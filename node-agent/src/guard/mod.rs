@@ -16,7 +16,7 @@ pub mod uplinks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use onehop_core::crd::NodeInstall;
+use onehop_core::crd::{NodeInstall, ServiceRef, TargetState};
 use onehop_core::endpoint::Endpoint;
 use onehop_core::id::{Frontend, InstallId, IpFamily, NodeName, PodUid, PortKey, ServiceKey};
 use onehop_core::time::Time;
@@ -62,6 +62,46 @@ pub struct Guards {
     /// Keys with a guard, with the time at which something of it ends by itself.
     guarded: BTreeMap<Frontend, Time>,
     dirty: BTreeSet<Frontend>,
+    /// What ended since somebody asked.
+    ended: Vec<Ended>,
+    /// Guards that began since somebody asked.
+    begun: usize,
+}
+
+/// Why a guard ended (ZD-50).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum End {
+    /// Controllers said that no flow arrives any more.
+    Released,
+    /// It was over by itself.
+    Bound,
+    /// The address was given to another pod.
+    Reused,
+    /// The target serves again.
+    Serves,
+}
+
+impl End {
+    /// As a label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Bound => "bound",
+            Self::Reused => "reused",
+            Self::Serves => "serves",
+        }
+    }
+}
+
+/// A guard that ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Address, protocol and port of the target.
+    pub key: Frontend,
+    /// Why.
+    pub cause: End,
+    /// Whose target it was, and since when the load balancer was told to let go of it, as far as it was.
+    pub drained: Vec<(ServiceRef, Time)>,
 }
 
 impl Guards {
@@ -197,13 +237,55 @@ impl Guards {
             return self.keep(key, now);
         }
         let bound = held.and_then(compile::end_of);
+        let before = self.guarded.get(&key).copied();
         let compiled = compile::key(key, &mut self.listing, &self.pods, cluster, (now, bound));
         self.inherited.remove(&key);
         match compiled.ends {
             Some(end) => self.guarded.insert(key, end),
             None => self.guarded.remove(&key),
         };
+        match (before, compiled.ends) {
+            (None, Some(_)) => self.begun += 1,
+            (Some(end), None) => self.end(key, end <= now),
+            _ => {}
+        }
         compiled
+    }
+
+    fn end(&mut self, key: Frontend, over: bool) {
+        let owner = self.pods.owner(key.address);
+        let mut drained = Vec::new();
+        let (mut released, mut own) = (false, false);
+        for (identity, listed) in self.listing.entries_mut(&key) {
+            released |= listed.target.state == TargetState::Released;
+            own |= owner == Some(&identity.pod);
+            drained.extend(
+                listed
+                    .drained
+                    .map(|since| (identity.service.clone(), since)),
+            );
+        }
+        let cause = match owner {
+            Some(_) if !own => End::Reused,
+            _ if released => End::Released,
+            _ if over => End::Bound,
+            _ => End::Serves,
+        };
+        self.ended.push(Ended {
+            key,
+            cause,
+            drained,
+        });
+    }
+
+    /// What ended since this was called last.
+    pub fn take_ended(&mut self) -> Vec<Ended> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// How many guards began since this was called last.
+    pub fn take_begun(&mut self) -> usize {
+        std::mem::take(&mut self.begun)
     }
 
     /// Nothing is known of a key that an earlier process guarded: it stays as it is to its bound, unless the address

@@ -146,6 +146,7 @@ impl Metrics {
             "Load balancer targets whose new flows are steered to other endpoints",
             self.guards.clone(),
         );
+        self.late.register(registry);
         registry.register(
             "kube_proxy_overlap",
             "Services that were given up because kube-proxy programs them too",

@@ -2,6 +2,7 @@
 
 use onehop_nft::{CmpOp, Field, Rule};
 
+use super::counts::Counted;
 use super::element::{ClassKind, Family, LOCAL_SCOPE, MAX_SCOPES, SetId};
 use super::guard;
 use super::layout::{K, MASQUERADE, P, UPLINK_MARK, nft_family};
@@ -87,9 +88,17 @@ pub fn rules(family: Family, kind: ClassKind, count: u16) -> Vec<Rule> {
     let masquerade = leaves.then(|| rule().jump(MASQUERADE));
     // A packet in the middle of a flow that has no entry any more begins none (ZD-44).
     let first_only = window.then(|| guard::syn(family, CmpOp::Neq).accept());
+    let counted = match kind {
+        ClassKind::Gl(_) => Some(Counted::SteeredHere),
+        ClassKind::Gr(_) => Some(Counted::SteeredElsewhere),
+        ClassKind::W | ClassKind::Npw => Some(Counted::Window),
+        ClassKind::N | ClassKind::L | ClassKind::Np | ClassKind::Npl => None,
+    };
+    let count = counted.map(|counted| rule().jump(counted.chain()));
     first_only
         .into_iter()
         .chain([rule().jump(UPLINK_MARK)])
+        .chain(count)
         .chain(masquerade)
         .chain([rule().dnat_to_map(&slot, map.name()), rule().drop()])
         .collect()

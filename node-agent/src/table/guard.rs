@@ -6,6 +6,7 @@
 use onehop_nft::expr::{CT_STATUS_DNAT, DynsetOp, Expr, PayloadAt, PayloadBase, Reg};
 use onehop_nft::{Chain, ChainType, CmpOp, CtDirection, Field, FieldType, Hook, Rule, Set, Value};
 
+use super::counts::Counted;
 use super::element::{Family, MAX_UPLINK, SetId, UplinkNumber};
 use super::layout::{K, UPLINK_MARK, nft_family};
 use super::set::address;
@@ -197,6 +198,7 @@ fn dead_steered(family: Family) -> Vec<Rule> {
 fn dead_refused(family: Family) -> Vec<Rule> {
     vec![
         rule(family).jump(UPLINK_MARK),
+        rule(family).jump(Counted::Refused.chain()),
         rule(family).l4proto(TCP).reject_tcp_reset(),
         rule(family).reject_port_unreachable(),
     ]

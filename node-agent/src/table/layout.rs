@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use onehop_nft::expr::{CT_STATE_NEW, CT_STATUS_DNAT, NAT_FULLY_RANDOM};
 use onehop_nft::{Chain, ChainType, CmpOp, CtDirection, Field, Hook, Rule, Set, Table};
 
+use super::counts;
 use super::element::{Family, SetId};
 use super::guard;
 use super::set::REJECT_CHAIN;
@@ -118,6 +119,7 @@ impl Layout {
         let rules = Rules { family, options };
         let mut sets: Vec<Set> = SetId::ALL.iter().map(|id| id.declaration(family)).collect();
         sets.extend(guard::own_sets(family));
+        sets.extend(counts::own_sets(family));
         let mut chains = rules.regular_chains();
         chains.extend(rules.base_chains());
         chains.extend(guard::base_chains(family));
@@ -205,8 +207,8 @@ impl Rules<'_> {
             ("record", self.record()),
         ];
         let own = own.map(|(name, rules)| (name.to_owned(), rules));
-        guard::regular_chains(self.family)
-            .into_iter()
+        counts::chains(self.family)
+            .chain(guard::regular_chains(self.family))
             .chain(own)
             .map(|(name, rules)| (Chain::regular(&name), rules))
             .collect()

@@ -3,6 +3,7 @@
 
 pub mod affinity;
 pub mod class;
+pub mod counts;
 pub mod demand;
 pub mod element;
 pub mod guard;

@@ -255,6 +255,14 @@ impl SetId {
     }
 }
 
+/// The frontend that is the key of an element that the rules wrote.
+pub(super) fn decode_frontend(family: Family, element: &Element) -> Option<Frontend> {
+    match decode_key(KeyKind::Frontend, family == Family::V6, element)? {
+        Key::Frontend(frontend) => Some(frontend),
+        _ => None,
+    }
+}
+
 /// The frontend that is the key of an element of another proxy's maps, which have keys like ours.
 pub fn frontend_of(family: Family, element: &Element) -> Option<Front> {
     let v6 = family == Family::V6;

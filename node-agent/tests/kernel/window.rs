@@ -11,8 +11,10 @@ use onehop_core::crd::{
 use onehop_core::id::{NodeName, PortName, Protocol};
 use onehop_core::service::{ServiceSpec, SourceRanges, TrafficPolicy};
 use onehop_core::time::Time;
+use onehop_nft::Socket;
 use onehop_node_agent::collection::Step;
 use onehop_node_agent::state::Change;
+use onehop_node_agent::table::counts::{self, Counted};
 use onehop_node_agent::table::element::{Dataplane, Elements, SetId};
 use onehop_node_agent::targets::OwnTargets;
 
@@ -137,6 +139,10 @@ fn zd60_zd61_zd62_late_flows_go_to_another_node_when_nobody_here_serves_any_more
         }
     }
     assert_eq!(windows(&proxy.planner.elements()), 4, "S-415");
+    let counts = lab.node.run(|| counts::read(&mut Socket::open().unwrap()));
+    let counts = counts.unwrap();
+    let forwarded = counts.get(&(Counted::Window, tcp)).copied();
+    assert_eq!(forwarded, Some(4), "ZD-122: one a flow: {counts:?}");
     in_step(&mut proxy);
     // ZD-62: who may come in is looked at first.
     let [v4, v6] = Plan::BOTH.map(|plan| plan.client(1));

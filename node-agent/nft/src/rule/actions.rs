@@ -84,6 +84,19 @@ impl Rule {
         })
     }
 
+    /// Writes the key of the packet into a dynamic set, or starts the element's life time anew.
+    #[must_use]
+    pub fn update_set(mut self, key: &[Field], set: impl Into<SetRef>, timeout_ms: u64) -> Self {
+        self.load_from(0, key);
+        self.push(Expr::Dynset {
+            set: set.into(),
+            op: DynsetOp::Update,
+            key: Reg(0),
+            data: None,
+            timeout_ms: Some(timeout_ms),
+        })
+    }
+
     /// Packet mark: keeps the bits of `keep`, sets those of `set`.
     #[must_use]
     pub fn set_mark(self, keep: u32, set: u32) -> Self {

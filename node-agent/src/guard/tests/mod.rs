@@ -610,3 +610,48 @@ fn zd35_zd53_probes_and_answers_of_a_listed_target() {
     world.say(asked(TargetState::Released, &[]));
     assert_eq!(healthy(&world.guard(NOW)), Vec::<bool>::new());
 }
+
+#[test]
+fn zd122_zd50_a_guard_tells_why_it_ended_and_since_when_its_target_was_let_go() {
+    let later = NOW + Duration::from_secs(30);
+    let guarded = || {
+        let mut world = World::new();
+        world.guard(NOW);
+        world.pod(1, Life::Deleted);
+        world.guard(NOW);
+        assert_eq!(world.guards.take_begun(), 1, "ZD-122");
+        world
+    };
+    let ended = |world: &mut World, now| {
+        world.guard(now);
+        let ended = world.guards.take_ended();
+        assert_eq!(world.guards.take_begun(), 0);
+        ended
+            .into_iter()
+            .map(|ended| (ended.cause, ended.drained))
+            .collect::<Vec<_>>()
+    };
+    let mut world = guarded();
+    let drained = NodeTarget {
+        since: later,
+        ..target("web", 1, TargetState::Draining)
+    };
+    world.say(vec![drained]);
+    assert_eq!(ended(&mut world, later), [], "it runs on");
+    world.say(vec![target("web", 1, TargetState::Released)]);
+    let web = target("web", 1, TargetState::Active).service;
+    assert_eq!(
+        ended(&mut world, later),
+        [(End::Released, vec![(web, later)])],
+        "ZD-122, ZD-83"
+    );
+    let mut world = guarded();
+    assert_eq!(ended(&mut world, NOW + BOUND), [(End::Bound, vec![])]);
+    let mut world = guarded();
+    world.pod_gone(1);
+    world.pod_at("another", 1, Life::Lives);
+    assert_eq!(ended(&mut world, later), [(End::Reused, vec![])]);
+    let mut world = guarded();
+    world.pod(1, Life::Lives);
+    assert_eq!(ended(&mut world, later), [(End::Serves, vec![])]);
+}

@@ -120,3 +120,44 @@ fn s302_own_names() {
         assert!(page.lines().any(|have| have == line), "{line}: {page}");
     }
 }
+
+#[test]
+fn zd122_what_guards_and_windows_did_is_on_the_page() {
+    use onehop_core::id::Protocol;
+
+    use crate::guard::End;
+    use crate::table::counts::Counted;
+
+    let metrics = Metrics::new(onehop_runtime::metrics::Metrics::default());
+    let late = metrics.late();
+    late.set(
+        &[
+            ((Counted::SteeredHere, Protocol::Tcp), 5),
+            ((Counted::SteeredElsewhere, Protocol::Udp), 3),
+            ((Counted::Refused, Protocol::Tcp), 2),
+            ((Counted::Window, Protocol::Tcp), 4),
+        ]
+        .into(),
+    );
+    late.ended(End::Released);
+    late.guarded_after(Duration::from_millis(3));
+    late.last_flow_after(Duration::from_secs(90));
+    metrics.guards(6);
+    metrics.pod_health(StatusCode::SERVICE_UNAVAILABLE);
+    let page = metrics.registry.page();
+    for line in [
+        "onehop_node_guards 6",
+        "onehop_node_steered_flows_total{to=\"same_node\",protocol=\"tcp\"} 5",
+        "onehop_node_steered_flows_total{to=\"other_node\",protocol=\"udp\"} 3",
+        "onehop_node_refused_flows_total{protocol=\"tcp\"} 2",
+        "onehop_node_window_flows_total{protocol=\"tcp\"} 4",
+        // ZD-109: those that went to another node, by either way.
+        "onehop_node_client_address_lost_total 7",
+        "onehop_node_guard_ends_total{cause=\"released\"} 1",
+        "onehop_node_guarded_after_seconds_bucket{le=\"0.004\"} 1",
+        "onehop_node_last_flow_after_seconds_bucket{le=\"128.0\"} 1",
+        "onehop_node_pod_health_total{code=\"503\"} 1",
+    ] {
+        assert!(page.lines().any(|have| have == line), "{line}: {page}");
+    }
+}
