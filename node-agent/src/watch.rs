@@ -3,16 +3,17 @@
 //! Decoding runs in one task per kind; the app takes typed steps from one channel. An object that
 //! cannot be read is left out and logged, and the watch goes on.
 
+mod slice;
+
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::runtime::watcher::Config as WatchConfig;
 use kube::{Client, Resource, ResourceExt};
 use onehop_core::crd::NodeTargets;
-use onehop_core::endpoint::Slice;
 use onehop_core::id::{NodeName, ServiceKey};
 use onehop_core::node::NodeView;
 use onehop_core::service::{HEADLESS_LABEL, PROXY_NAME_LABEL, ServiceSpec};
@@ -29,6 +30,7 @@ use crate::collection::Step;
 use crate::guard::PodView;
 use crate::state::{Change, Ownership};
 use crate::targets::OwnTargets;
+use slice::SliceObject;
 
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
@@ -169,7 +171,7 @@ fn service(seen: Seen<Service>) -> Change {
     let step = step(seen, key, |key, service| match ServiceSpec::read(service) {
         Ok((spec, problems)) => {
             log_problems(&problems);
-            Step::Apply(key, Box::new(spec))
+            Step::Apply(key, Box::new(for_proxy(spec)))
         }
         Err(problem) => {
             // What was last read of it stays as it is (I10).
@@ -180,14 +182,25 @@ fn service(seen: Seen<Service>) -> Change {
     Change::Service(step)
 }
 
-fn slice(seen: Seen<EndpointSlice>) -> Change {
+/// Without what no proxy asks for: users keep whole manifests in annotations, and what changes there changes nothing here.
+fn for_proxy(mut spec: ServiceSpec) -> ServiceSpec {
+    spec.labels.retain(|label, _| label == PROXY_NAME_LABEL);
+    ServiceSpec {
+        generation: 0,
+        finalizers: Vec::new(),
+        annotations: BTreeMap::new(),
+        ..spec
+    }
+}
+
+fn slice(seen: Seen<SliceObject>) -> Change {
     let step = step(
         seen,
         |key| key,
-        |key, slice| match Slice::read(slice) {
+        |key, slice| match slice.read() {
             Ok((read, problems)) => {
-                log_problems(&problems);
-                Step::Apply(key, read)
+                log_problems(problems);
+                Step::Apply(key, read.clone())
             }
             Err(problem) => {
                 // It belongs to no Service (any more) or is of no family of ours (S-04).

@@ -5,11 +5,13 @@
 //! order of slices or on copies of an endpoint.
 
 mod slice;
+mod text;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 pub use self::slice::{Slice, SliceProblem};
+pub use self::text::SliceText;
 use crate::id::{IpFamily, NodeName, PodUid, PortKey, Zone};
 use crate::service::{ServicePort, ServiceSpec, TargetPort};
 

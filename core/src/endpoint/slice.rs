@@ -2,17 +2,15 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::discovery::v1::{self as api, EndpointSlice};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 
+use super::text::{EndpointText, HintsText, NameText, PortText, SliceText, Text};
 use super::{Conditions, Endpoint, Hints, PodRef, SERVICE_NAME_LABEL};
 use crate::id::{IpFamily, NodeName, PodUid, PortKey, PortName, Protocol, ServiceKey, Zone};
 use crate::service::HEADLESS_LABEL;
 use crate::time::Time;
 
-/// Annotation with the time of the change that a slice follows.
-const TRIGGER_ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-
-/// One `EndpointSlice`, read.
+/// One `EndpointSlice`, read. An agent holds all of the cluster's, so nothing in it has room to spare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// The Service it belongs to.
@@ -23,8 +21,8 @@ pub struct Slice {
     pub family: IpFamily,
     /// When what it says last changed in the cluster, if its controller says so.
     pub triggered: Option<Time>,
-    pub(super) ports: Vec<SlicePort>,
-    pub(super) endpoints: Vec<SliceEndpoint>,
+    pub(super) ports: Box<[SlicePort]>,
+    pub(super) endpoints: Box<[SliceEndpoint]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +36,10 @@ pub(super) struct SliceEndpoint {
     address: IpAddr,
     node: Option<NodeName>,
     zone: Option<Zone>,
-    hints: Hints,
+    /// Mostly there are none.
+    hints: Option<Box<Hints>>,
     conditions: Conditions,
-    pod: Option<PodRef>,
+    pod: Option<Box<PodRef>>,
 }
 
 /// What is wrong with a slice or a part of it.
@@ -99,32 +98,41 @@ impl Slice {
     /// The typed slice, with the problems of parts that were left out. Headless slices read like
     /// any other: who must ignore them filters them in the watch request.
     pub fn read(slice: &EndpointSlice) -> Result<(Self, Vec<SliceProblem>), SliceProblem> {
-        let meta = &slice.metadata;
-        let namespace = meta.namespace.clone().unwrap_or_default();
-        let this = ServiceKey::new(namespace.clone(), meta.name.clone().unwrap_or_default());
-        let label = meta.labels.as_ref().and_then(|l| l.get(SERVICE_NAME_LABEL));
-        let service = label
+        SliceText::of(slice).read()
+    }
+
+    /// Forgets which pods are behind endpoints on other nodes than this one.
+    pub fn forget_pods_elsewhere(&mut self, here: &NodeName) {
+        for endpoint in &mut self.endpoints {
+            endpoint
+                .pod
+                .take_if(|_| endpoint.node.as_ref() != Some(here));
+        }
+    }
+}
+
+impl SliceText<'_> {
+    /// The typed slice, with the problems of parts that were left out.
+    pub fn read(&self) -> Result<(Slice, Vec<SliceProblem>), SliceProblem> {
+        let this = ServiceKey::new(self.namespace(), self.name());
+        let service = self
+            .service()
             .filter(|name| !name.is_empty())
-            .map(|name| ServiceKey::new(namespace, name))
+            .map(|name| ServiceKey::new(self.namespace(), name))
             .ok_or_else(|| SliceProblem::NoService {
                 slice: this.clone(),
             })?;
-        let family = slice
-            .address_type
+        let address_type = text(self.address_type.as_ref());
+        let family = address_type
             .parse()
             .map_err(|_| SliceProblem::AddressType {
                 slice: this.clone(),
-                address_type: slice.address_type.clone(),
+                address_type: address_type.to_owned(),
             })?;
         let mut problems = Vec::new();
-        let mut ports = Vec::new();
-        for (index, port) in slice
-            .ports
-            .as_deref()
-            .unwrap_or_default()
-            .iter()
-            .enumerate()
-        {
+        let listed = self.ports.as_deref().unwrap_or_default();
+        let mut ports = Vec::with_capacity(listed.len());
+        for (index, port) in listed.iter().enumerate() {
             match read_port(port) {
                 Ok(port) => ports.push(port),
                 Err(what) => problems.push(SliceProblem::Port {
@@ -134,33 +142,27 @@ impl Slice {
                 }),
             }
         }
-        let mut endpoints = Vec::new();
-        for endpoint in &slice.endpoints {
+        let listed = self.endpoints.as_deref().unwrap_or_default();
+        let mut endpoints = Vec::with_capacity(listed.len());
+        for endpoint in listed {
             match read_endpoint(endpoint, family) {
                 Ok(endpoint) => endpoints.push(endpoint),
-                Err(address) => {
-                    problems.push(SliceProblem::Address {
-                        slice: this.clone(),
-                        address,
-                        family,
-                    });
-                }
+                Err(address) => problems.push(SliceProblem::Address {
+                    slice: this.clone(),
+                    address,
+                    family,
+                }),
             }
         }
-        Ok((
-            Self {
-                service,
-                name: this.name,
-                family,
-                triggered: meta
-                    .annotations
-                    .as_ref()
-                    .and_then(|a| a.get(TRIGGER_ANNOTATION)?.parse().ok()),
-                ports,
-                endpoints,
-            },
-            problems,
-        ))
+        let slice = Slice {
+            service,
+            name: this.name,
+            family,
+            triggered: self.triggered().and_then(|at| at.parse().ok()),
+            ports: ports.into(),
+            endpoints: endpoints.into(),
+        };
+        Ok((slice, problems))
     }
 }
 
@@ -172,14 +174,14 @@ impl SliceEndpoint {
             port,
             nodes: self.node.iter().cloned().collect(),
             zone: self.zone.clone(),
-            hints: self.hints.clone(),
+            hints: self.hints.as_deref().cloned().unwrap_or_default(),
             conditions: self.conditions,
-            pod: self.pod.clone(),
+            pod: self.pod.as_deref().cloned(),
         }
     }
 }
 
-fn read_port(port: &api::EndpointPort) -> Result<SlicePort, &'static str> {
+fn read_port(port: &PortText<'_>) -> Result<SlicePort, &'static str> {
     let name = port.name.as_deref().ok_or("no name")?;
     let number = port.port.ok_or("no number")?;
     let number = u16::try_from(number)
@@ -191,54 +193,39 @@ fn read_port(port: &api::EndpointPort) -> Result<SlicePort, &'static str> {
         Some(text) => text.parse().map_err(|_| "an unknown protocol")?,
     };
     Ok(SlicePort {
-        key: PortKey::new(PortName::new(name), protocol),
+        key: PortKey::new(PortName::shared(name), protocol),
         number,
     })
 }
 
 /// Reads one endpoint; the error is the address that is not of the slice's family.
-fn read_endpoint(endpoint: &api::Endpoint, family: IpFamily) -> Result<SliceEndpoint, String> {
-    let text = endpoint.addresses.first().cloned().unwrap_or_default();
-    let address = match text.parse() {
+fn read_endpoint(endpoint: &EndpointText<'_>, family: IpFamily) -> Result<SliceEndpoint, String> {
+    let address = text(
+        endpoint
+            .addresses
+            .as_ref()
+            .and_then(|all| all.first.as_ref()),
+    );
+    let address = match address.parse() {
         Ok(address) if IpFamily::of(address) == family => address,
-        _ => return Err(text),
+        _ => return Err(address.to_owned()),
     };
     let conditions = endpoint.conditions.as_ref();
-    let hints = endpoint.hints.as_ref();
     // A name alone is no identity: the next pod of a StatefulSet has it too (K-21).
-    let pod = endpoint.target_ref.as_ref().and_then(|r| {
-        let uid = r.uid.as_deref().filter(|uid| !uid.is_empty())?;
-        (r.kind.as_deref() == Some("Pod")).then(|| PodRef {
-            uid: PodUid::new(uid),
-            name: r.name.clone().unwrap_or_default(),
+    let pod = endpoint.target_ref.as_ref().and_then(|of| {
+        let uid = of.uid.as_deref().filter(|uid| !uid.is_empty())?;
+        (of.kind.as_deref() == Some("Pod")).then(|| {
+            Box::new(PodRef {
+                uid: PodUid::new(uid),
+                name: text(of.name.as_ref()).to_owned(),
+            })
         })
     });
     Ok(SliceEndpoint {
         address,
-        node: endpoint
-            .node_name
-            .as_deref()
-            .filter(|n| !n.is_empty())
-            .map(NodeName::new),
-        zone: endpoint
-            .zone
-            .as_deref()
-            .filter(|z| !z.is_empty())
-            .map(Zone::new),
-        hints: Hints {
-            zones: hints
-                .and_then(|h| h.for_zones.as_deref())
-                .unwrap_or_default()
-                .iter()
-                .map(|z| Zone::new(&z.name))
-                .collect(),
-            nodes: hints
-                .and_then(|h| h.for_nodes.as_deref())
-                .unwrap_or_default()
-                .iter()
-                .map(|n| NodeName::new(&n.name))
-                .collect(),
-        },
+        node: named(endpoint.node_name.as_ref()).map(NodeName::shared),
+        zone: named(endpoint.zone.as_ref()).map(Zone::shared),
+        hints: endpoint.hints.as_ref().map(read_hints).map(Box::new),
         conditions: Conditions {
             ready: conditions.and_then(|c| c.ready).unwrap_or(true),
             serving: conditions.and_then(|c| c.serving).unwrap_or(true),
@@ -246,4 +233,28 @@ fn read_endpoint(endpoint: &api::Endpoint, family: IpFamily) -> Result<SliceEndp
         },
         pod,
     })
+}
+
+fn read_hints(hints: &HintsText<'_>) -> Hints {
+    Hints {
+        zones: names(hints.for_zones.as_deref())
+            .map(Zone::shared)
+            .collect(),
+        nodes: names(hints.for_nodes.as_deref())
+            .map(NodeName::shared)
+            .collect(),
+    }
+}
+
+fn named<'a>(text: Option<&'a Text<'_>>) -> Option<&'a str> {
+    text.map(|text| &**text).filter(|text| !text.is_empty())
+}
+
+fn names<'a>(of: Option<&'a [NameText<'_>]>) -> impl Iterator<Item = &'a str> {
+    let all = of.unwrap_or_default().iter();
+    all.map(|one| text(one.name.as_ref()))
+}
+
+fn text<'a>(text: Option<&'a Text<'_>>) -> &'a str {
+    text.map_or("", |text| text)
 }

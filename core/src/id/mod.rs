@@ -4,6 +4,7 @@
 //! large cluster repeats each node name in tens of thousands of endpoints).
 
 mod network;
+mod shared;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,6 +26,11 @@ macro_rules! name_type {
             /// Wraps the text as it is.
             pub fn new(text: impl AsRef<str>) -> Self {
                 Self(Arc::from(text.as_ref()))
+            }
+
+            /// Wraps the text as it is, in one copy for all that are alike. For names that come again and again.
+            pub fn shared(text: impl AsRef<str>) -> Self {
+                Self(shared::copy_of(text.as_ref()))
             }
 
             /// The text.
