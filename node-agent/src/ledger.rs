@@ -4,17 +4,13 @@
 //! the commit under way succeeds) and the number of owners that want it. Several Services may want
 //! the same element (hairpin pairs); what nobody wants is taken out. Used by the planner alone.
 
-use std::collections::btree_map::Entry;
+mod store;
+
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use self::store::{Held, Keys, Store};
 use crate::table::element::{Data, ElementChange, ElementKey, Elements};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Held {
-    data: Option<Data>,
-    owners: u32,
-}
 
 /// What the kernel holds under a key before a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,9 +22,9 @@ enum Before {
 /// The kernel's elements with their owners. `O` names an owner.
 #[derive(Debug)]
 pub struct Ledger<O> {
-    held: BTreeMap<ElementKey, Held>,
-    /// The keys that each owner wants, in order; what lies there is in `held`.
-    owned: HashMap<O, Box<[ElementKey]>>,
+    held: Store,
+    /// The keys that each owner wants; what lies there is in `held`.
+    owned: HashMap<O, Keys>,
     /// Changes with every element that comes, goes or gets other data, and depends on nothing else.
     digest: u64,
     /// What each element touched since the last [`Ledger::take_change`] was before.
@@ -38,7 +34,7 @@ pub struct Ledger<O> {
 impl<O> Default for Ledger<O> {
     fn default() -> Self {
         Self {
-            held: BTreeMap::new(),
+            held: Store::default(),
             owned: HashMap::new(),
             digest: 0,
             before: BTreeMap::new(),
@@ -49,13 +45,11 @@ impl<O> Default for Ledger<O> {
 impl<O: Eq + Hash + Clone> Ledger<O> {
     /// Starts from what was read from the kernel. Nobody owns anything yet.
     pub fn from_kernel(elements: Elements) -> Self {
-        let digest = elements
-            .iter()
-            .fold(0, |sum, (key, data)| sum ^ hash(key, data.as_ref()));
-        let held = elements
-            .into_iter()
-            .map(|(key, data)| (key, Held { data, owners: 0 }))
-            .collect();
+        let (mut held, mut digest) = (Store::default(), 0);
+        for (key, data) in elements {
+            digest ^= hash(&key, data.as_ref());
+            held.insert(key, Held { data, owners: 0 });
+        }
         Self {
             held,
             digest,
@@ -63,48 +57,36 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
         }
     }
 
-    /// The elements from one key to another, both included, in order.
-    pub fn range(
-        &self,
-        from: ElementKey,
-        to: ElementKey,
-    ) -> impl Iterator<Item = (&ElementKey, Option<Data>)> {
-        self.held
-            .range(from..=to)
-            .map(|(key, held)| (key, held.data))
+    /// What the slots of a frontend hold from one to another, both included, in order.
+    pub fn slots(&self, from: &ElementKey, to: &ElementKey) -> impl Iterator<Item = Option<Data>> {
+        self.held.slots(from, to)
     }
 
-    /// What an owner wants, in order.
-    pub fn wanted_by(&self, owner: &O) -> impl Iterator<Item = (&ElementKey, Option<Data>)> {
-        let keys = self.owned.get(owner).into_iter().flatten();
-        keys.filter_map(|key| Some((key, self.held.get(key)?.data)))
+    /// What an owner wants.
+    pub fn wanted_by(&self, owner: &O) -> impl Iterator<Item = (ElementKey, Option<Data>)> {
+        let keys = self.owned.get(owner).into_iter().flat_map(Keys::iter);
+        keys.filter_map(|key| Some((key, self.held.get(&key)?.data)))
     }
 
     /// Replaces what an owner wants.
     pub fn set(&mut self, owner: &O, wanted: Elements) {
         let old = self.owned.remove(owner).unwrap_or_default();
         for (key, data) in &wanted {
-            self.want(*key, *data, old.binary_search(key).is_err());
+            self.want(*key, *data, !old.contains(key));
         }
-        for key in old.iter().filter(|key| !wanted.contains_key(*key)) {
-            self.release(*key);
+        for key in old.iter().filter(|key| !wanted.contains_key(key)) {
+            self.release(key);
         }
         if !wanted.is_empty() {
-            self.owned
-                .insert(owner.clone(), wanted.into_keys().collect());
+            self.owned.insert(owner.clone(), Keys::of(wanted.keys()));
         }
     }
 
     /// Takes out what nobody owns, leftovers of an earlier process, and tells what it was.
     pub fn sweep(&mut self) -> Vec<ElementKey> {
-        let unowned: Vec<ElementKey> = self
-            .held
-            .iter()
-            .filter(|(_, held)| held.owners == 0)
-            .map(|(key, _)| *key)
-            .collect();
+        let unowned = self.held.iter().filter(|(_, held)| held.owners == 0);
+        let unowned: Vec<ElementKey> = unowned.map(|(key, _)| key).collect();
         for key in &unowned {
-            self.remember(*key);
             self.drop_held(key);
         }
         unowned
@@ -112,20 +94,27 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
 
     /// The change from what the kernel holds to what is wanted now; from here on it counts as held.
     pub fn take_change(&mut self) -> ElementChange {
-        let mut change = ElementChange::default();
-        for (key, before) in std::mem::take(&mut self.before) {
+        let before = std::mem::take(&mut self.before);
+        let changed = before.into_iter().filter_map(|(key, before)| {
             let now = self.state(&key);
-            if before == now {
-                continue;
-            }
-            if before != Before::Absent {
-                change.remove.insert(key);
-            }
-            if let Before::Held(data) = now {
-                change.add.insert(key, data);
-            }
+            (before != now).then_some((key, before, now))
+        });
+        let changed: Vec<_> = changed.collect();
+        let removed = changed
+            .iter()
+            .filter(|(_, before, _)| *before != Before::Absent);
+        // In order already, so that both are built as a whole and without a gap.
+        ElementChange {
+            remove: removed.map(|(key, ..)| *key).collect(),
+            add: changed
+                .iter()
+                .filter_map(|(key, _, now)| match now {
+                    Before::Held(data) => Some((*key, *data)),
+                    Before::Absent => None,
+                })
+                .collect(),
+            ..ElementChange::default()
         }
-        change
     }
 
     /// A digest of everything that the kernel holds; equal for equal elements.
@@ -135,54 +124,47 @@ impl<O: Eq + Hash + Clone> Ledger<O> {
 
     /// Everything that the kernel holds.
     pub fn elements(&self) -> Elements {
-        self.held
-            .iter()
-            .map(|(key, held)| (*key, held.data))
-            .collect()
+        let held = self.held.iter();
+        held.map(|(key, held)| (key, held.data)).collect()
     }
 
     fn want(&mut self, key: ElementKey, data: Option<Data>, first: bool) {
-        let before = match self.held.entry(key) {
-            Entry::Vacant(place) => {
-                let owners = u32::from(first);
-                place.insert(Held { data, owners });
-                Before::Absent
+        let old = self.held.get(&key);
+        let owners = old.map_or(0, |held| held.owners) + u32::from(first);
+        let held = Held { data, owners };
+        if old != Some(held) {
+            self.held.insert(key, held);
+        }
+        let before = match old {
+            Some(old) if old.data == data => return,
+            Some(old) => {
+                self.digest ^= hash(&key, old.data.as_ref());
+                Before::Held(old.data)
             }
-            Entry::Occupied(mut place) => {
-                let held = place.get_mut();
-                held.owners += u32::from(first);
-                if held.data == data {
-                    return;
-                }
-                let before = std::mem::replace(&mut held.data, data);
-                self.digest ^= hash(&key, before.as_ref());
-                Before::Held(before)
-            }
+            None => Before::Absent,
         };
         self.digest ^= hash(&key, data.as_ref());
         self.before.entry(key).or_insert(before);
     }
 
     fn release(&mut self, key: ElementKey) {
-        let Some(held) = self.held.get_mut(&key) else {
+        let Some(held) = self.held.get(&key) else {
             return;
         };
-        held.owners = held.owners.saturating_sub(1);
-        if held.owners == 0 {
-            self.remember(key);
-            self.drop_held(&key);
+        match held.owners {
+            0 | 1 => self.drop_held(&key),
+            owners => {
+                let owners = owners - 1;
+                self.held.insert(key, Held { owners, ..held });
+            }
         }
     }
 
     fn drop_held(&mut self, key: &ElementKey) {
         if let Some(held) = self.held.remove(key) {
             self.digest ^= hash(key, held.data.as_ref());
+            self.before.entry(*key).or_insert(Before::Held(held.data));
         }
-    }
-
-    fn remember(&mut self, key: ElementKey) {
-        let now = self.state(&key);
-        self.before.entry(key).or_insert(now);
     }
 
     fn state(&self, key: &ElementKey) -> Before {

@@ -335,8 +335,7 @@ impl Planner {
     /// What a Service wants of the kernel.
     pub fn programmed(&self, key: &ServiceKey) -> Elements {
         let owner = Owner::Service(key.clone());
-        let elements = self.ledger.wanted_by(&owner);
-        elements.map(|(element, data)| (*element, data)).collect()
+        self.ledger.wanted_by(&owner).collect()
     }
 
     /// The frontends of which something is programmed for a Service.
@@ -403,8 +402,8 @@ impl Planner {
         let first = compile::slot_key(front, scope);
         let last = compile::slot_key(front, scope + LOCAL_SCOPE - 1);
         self.ledger
-            .range(first, last)
-            .filter_map(|(_, data)| match data {
+            .slots(&first, &last)
+            .filter_map(|data| match data {
                 Some(Data::Target(target)) => Some(target),
                 _ => None,
             })

@@ -82,7 +82,7 @@ pub struct State {
     here: Here,
     services: Collection<ServiceKey, Box<ServiceSpec>>,
     slices: Collection<ObjectKey, Slice>,
-    by_service: HashMap<ServiceKey, BTreeSet<ObjectKey>>,
+    by_service: HashMap<ServiceKey, Vec<ObjectKey>>,
     nodes: Collection<NodeName, NodeView>,
     last_node: Option<NodeView>,
     service_cidrs: Collection<String, Vec<IpNet>>,
@@ -426,13 +426,17 @@ impl State {
         touched
     }
 
-    fn slice(&mut self, step: Step<ObjectKey, Slice>) -> BTreeSet<ServiceKey> {
+    fn slice(&mut self, mut step: Step<ObjectKey, Slice>) -> BTreeSet<ServiceKey> {
         let mut touched = BTreeSet::new();
+        // Guards look at this node's pods alone.
+        if let Step::Apply(_, slice) = &mut step {
+            slice.forget_pods_elsewhere(&self.here.node);
+        }
         for changed in self.slices.step(step) {
             if let Some(old) = changed.old {
                 // The label may have been moved to another Service.
                 if let Some(slices) = self.by_service.get_mut(&old.service) {
-                    slices.remove(&changed.key);
+                    slices.retain(|slice| *slice != changed.key);
                     if slices.is_empty() {
                         self.by_service.remove(&old.service);
                     }
@@ -442,8 +446,13 @@ impl State {
             if let Some(new) = self.slices.get(&changed.key) {
                 self.triggers
                     .extend(new.triggered.map(|at| (new.family, at)));
-                let slices = self.by_service.entry(new.service.clone()).or_default();
-                slices.insert(changed.key);
+                // Nearly always it is the only one.
+                if let Some(slices) = self.by_service.get_mut(&new.service) {
+                    slices.push(changed.key);
+                } else {
+                    let slices = vec![changed.key];
+                    self.by_service.insert(new.service.clone(), slices);
+                }
                 touched.insert(new.service.clone());
             }
         }
