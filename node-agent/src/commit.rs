@@ -186,6 +186,9 @@ impl Dataplane for Kernel {
     }
 
     fn spare(&mut self, listener: Ears) {
+        if let Err(error) = listener.ignore(self.port_id()) {
+            tracing::debug!(%error, "own commits are told to the own listener, too");
+        }
         self.line.listeners.push(listener);
     }
 

@@ -48,6 +48,11 @@ impl Ears {
         inner.groups.iter().try_for_each(|g| inner.socket.join(*g))
     }
 
+    /// What the holder of this netlink port does is not heard any more: who would not act on it need not wake up for it.
+    pub fn ignore(&self, port: u32) -> io::Result<()> {
+        self.0.socket.ignore(port)
+    }
+
     /// Tells the listener that something happened while it did not listen.
     pub fn missed(&self) -> io::Result<()> {
         self.0.missed.ring()

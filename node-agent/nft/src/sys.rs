@@ -104,6 +104,49 @@ impl NetlinkSocket {
         )
     }
 
+    /// From now on nothing is received that is told of the holder of this netlink port. The kernel drops it before anybody
+    /// is woken.
+    pub(crate) fn ignore(&self, port: u32) -> io::Result<()> {
+        // Where a message's header has the port; a load takes it for a number in network order.
+        const PORT_AT: u32 = 12;
+        let step = |code: u32, jumps: [u8; 2], k: u32| libc::sock_filter {
+            code: u16::try_from(code).unwrap_or_default(),
+            jt: jumps[0],
+            jf: jumps[1],
+            k,
+        };
+        let (load, equals) = (
+            libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        );
+        let mut steps = [
+            step(load, [0, 0], PORT_AT),
+            step(equals, [0, 1], u32::from_be_bytes(port.to_ne_bytes())),
+            step(libc::BPF_RET | libc::BPF_K, [0, 0], 0),
+            step(libc::BPF_RET | libc::BPF_K, [0, 0], u32::MAX),
+        ];
+        let program = libc::sock_fprog {
+            len: 4,
+            filter: steps.as_mut_ptr(),
+        };
+        let length = libc::socklen_t::try_from(mem::size_of::<libc::sock_fprog>());
+        // SAFETY: `program` names `steps`, which has as many as it says; both live across the call.
+        let result = unsafe {
+            libc::setsockopt(
+                self.raw(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                length.unwrap_or_default(),
+            )
+        };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+
     /// Raises a buffer, by force where allowed, and tells what was granted (S-252).
     pub(crate) fn raise_buffer(&self, direction: Direction, bytes: i32) -> io::Result<Buffer> {
         let (force, plain) = match direction {

@@ -360,8 +360,8 @@ pub trait Dataplane: Send {
         None
     }
 
-    /// While a large change is committed this listener to notifications does not hear it; it is told if it may have
-    /// missed something of others.
+    /// This listener to notifications hears nothing of our commits. While a large one is under way it hears nothing at
+    /// all; it is told if it may have missed something of others.
     fn spare(&mut self, _listener: Ears) {}
 
     /// Brings the static part to where it should be with these ranges, and leaves all else alone. Not called before the

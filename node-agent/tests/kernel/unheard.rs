@@ -29,7 +29,7 @@ fn add(elements: &Elements) -> ElementChange {
 }
 
 #[test]
-fn s133_a_large_load_is_not_told_to_the_agents_listeners_and_a_small_one_is() {
+fn s133_s260_own_commits_are_not_told_to_the_agents_listeners_and_those_of_others_are() {
     in_namespace(|| {
         let mut kernel = open();
         load(&mut kernel, &Elements::new());
@@ -39,9 +39,14 @@ fn s133_a_large_load_is_not_told_to_the_agents_listeners_and_a_small_one_is() {
         assert_eq!(told(&mut events), [], "nobody else did anything");
         let one = world::service("10.96.9.1", &["10.244.9.1"]);
         kernel.commit(&add(&one)).unwrap();
+        assert_eq!(told(&mut events), [], "S-260: nobody wakes for it");
+        let mut other = Socket::open().unwrap();
+        let mut batch = Batch::new();
+        batch.add_table(&Table::ip("foreign"), 0, None);
+        other.commit(&batch).unwrap();
         let heard = told(&mut events);
         assert!(
-            matches!(heard.last(), Some(Event::Committed { .. })),
+            matches!(heard.last(), Some(Event::Committed { port_id, .. }) if *port_id == other.port_id()),
             "{heard:?}"
         );
     });
