@@ -94,8 +94,9 @@ fn start(args: &mut Args) -> anyhow::Result<()> {
     if args.init_only {
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    // On one thread a change goes from its bytes to the writer without waking anybody: that is a good part of what it
+    // costs. Commits and health answers have threads of their own.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start the async runtime")?;
