@@ -182,12 +182,17 @@ fn service(seen: Seen<Service>) -> Change {
     Change::Service(step)
 }
 
-/// Without what no proxy asks for: users keep whole manifests in annotations, and what changes there changes nothing here.
+/// Without what no proxy asks for, and without room to spare: users keep whole manifests in annotations, and what changes
+/// there changes nothing here.
 fn for_proxy(mut spec: ServiceSpec) -> ServiceSpec {
-    spec.labels.retain(|label, _| label == PROXY_NAME_LABEL);
+    spec.ports.shrink_to_fit();
+    spec.cluster_ips.shrink_to_fit();
+    // A map that was emptied would keep its room.
+    let label = spec.labels.remove_entry(PROXY_NAME_LABEL);
     ServiceSpec {
         generation: 0,
         finalizers: Vec::new(),
+        labels: label.into_iter().collect(),
         annotations: BTreeMap::new(),
         ..spec
     }

@@ -1,5 +1,6 @@
-//! What one change of endpoints costs, counted: allocations from the watch event to the kernel, which must not grow with
-//! the number of Services (S-281). Times are the bench's.
+//! What a change of endpoints, a load and what is known of the cluster cost, counted: allocations from the watch event to
+//! the kernel, which must not grow with the number of Services (S-281), and the bytes that stay (S-285). Times are the
+//! bench's.
 //! Needs root: the kernel is that of a network namespace of the test.
 
 #![allow(
@@ -20,14 +21,14 @@ use std::cell::Cell;
 use std::net::IpAddr;
 
 use common::*;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use nix::sched::{CloneFlags, unshare};
-use onehop_core::endpoint::Slice;
+use onehop_core::endpoint::SliceText;
 use onehop_core::time::Time;
+use onehop_nft::Socket;
 use onehop_node_agent::args::Mode;
 use onehop_node_agent::commit::{Features, Kernel};
 use onehop_node_agent::planner::Planner;
-use onehop_node_agent::state::State;
+use onehop_node_agent::state::{Change, State};
 use onehop_node_agent::table::element::{Dataplane, Elements};
 use onehop_node_agent::table::layout::{Detector, Options};
 
@@ -40,11 +41,18 @@ const MOST: usize = 450;
 /// Most bytes in them.
 const MOST_BYTES: usize = 96 << 10;
 
+/// Most allocations of a first load for each endpoint, from what was read to the kernel.
+const MOST_OF_A_LOAD: usize = 7;
+/// Most bytes that stay for each endpoint: its part of a slice, of a Service, of what the kernel holds and for whom.
+const MOST_KEPT: isize = 520;
+
 /// Counts for each thread.
 struct Counting;
 
 thread_local! {
     static SPENT: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    /// Bytes that are in use.
+    static KEPT: Cell<isize> = const { Cell::new(0) };
 }
 
 // SAFETY: every call is handed to the system's allocator as it is.
@@ -56,12 +64,14 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        keep(-layout.size().cast_signed());
         // SAFETY: as above.
         unsafe { System.dealloc(place, layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size);
+        keep(-layout.size().cast_signed());
         // SAFETY: as above.
         unsafe { System.realloc(place, layout, size) }
     }
@@ -76,6 +86,11 @@ fn count(bytes: usize) {
         let (times, all) = spent.get();
         spent.set((times + 1, all + bytes));
     });
+    keep(bytes.cast_signed());
+}
+
+fn keep(bytes: isize) {
+    let _ = KEPT.try_with(|kept| kept.set(kept.get() + bytes));
 }
 
 /// Allocations and their bytes.
@@ -107,24 +122,29 @@ struct Agent {
 impl Agent {
     /// With so many Services in the kernel.
     fn with(services: u32) -> Self {
+        let mut agent = Self::knowing(services, ENDPOINTS);
+        agent.commit();
+        agent
+    }
+
+    /// With so many Services that are read, and not in the kernel yet.
+    fn knowing(services: u32, endpoints: u32) -> Self {
         let mut state = synced(Mode::Beside);
         for number in 0..services {
             let name = name(number);
             let mut spec = service(&name, 1);
             spec.cluster_ips = vec![IpAddr::from((0x0a61_0000 + number).to_be_bytes())];
             state.apply(put(spec));
-            state.apply(slice_of(number, 0));
+            state.apply(slice_with(number, endpoints, 0));
         }
         let mut kernel =
             Kernel::open(&options(), Features::detect(), Box::new(|| Time::EPOCH)).unwrap();
         assert_eq!(kernel.read_back().unwrap(), Some(Elements::new()));
-        let mut agent = Self {
+        Self {
             state,
             planner: Planner::new(Elements::new()),
             kernel,
-        };
-        agent.commit();
-        agent
+        }
     }
 
     fn commit(&mut self) -> usize {
@@ -157,31 +177,74 @@ fn name(number: u32) -> String {
 }
 
 /// The endpoints of a Service; of the last one there are two versions.
-fn slice_of(number: u32, version: u32) -> onehop_node_agent::state::Change {
-    let first = number * (ENDPOINTS + 1);
-    let last = first + ENDPOINTS - 1 + version % 2;
-    let all = (first..first + ENDPOINTS - 1).chain([last]);
+fn slice_of(number: u32, version: u32) -> Change {
+    slice_with(number, ENDPOINTS, version)
+}
+
+fn slice_with(number: u32, endpoints: u32, version: u32) -> Change {
+    let first = number * (endpoints + 1);
+    let last = first + endpoints - 1 + version % 2;
+    let all = (first..first + endpoints - 1).chain([last]);
     put_addresses(&name(number), &name(number), all)
+}
+
+/// In a network namespace of its own, which goes with the thread.
+fn in_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let work = move || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace needs root");
+        work()
+    };
+    match std::thread::spawn(work).join() {
+        Ok(found) => found,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
 }
 
 #[test]
 fn s281_a_change_of_endpoints_costs_the_same_allocations_at_any_number_of_services() {
-    let thread = std::thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace needs root");
-        let spent = [100, 3_000].map(|services| {
+    let spent = in_namespace(|| {
+        [100, 3_000].map(|services| {
             let most = Agent::with(services).most(services);
             onehop_node_agent::commit::cleanup().unwrap();
             most
-        });
-        let [few, many] = spent;
-        // A map that grows is a node or a table more.
-        assert!(many.0 <= few.0 + few.0 / 20, "S-281: {spent:?}");
-        assert!(many.1 <= few.1 + few.1 / 20, "S-281: {spent:?}");
-        assert!(many.0 <= MOST && many.1 <= MOST_BYTES, "S-281: {spent:?}");
+        })
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
+    let [few, many] = spent;
+    // A map that grows is a node or a table more.
+    assert!(many.0 <= few.0 + few.0 / 20, "S-281: {spent:?}");
+    assert!(many.1 <= few.1 + few.1 / 20, "S-281: {spent:?}");
+    assert!(many.0 <= MOST && many.1 <= MOST_BYTES, "S-281: {spent:?}");
+}
+
+#[test]
+fn s280_s282_s285_a_load_costs_as_much_as_it_has_endpoints_and_keeps_little_of_each() {
+    let load = |services: u32, endpoints: u32| {
+        in_namespace(move || {
+            let before = KEPT.get();
+            let mut agent = Agent::knowing(services, endpoints);
+            let mut generations = Socket::open().unwrap();
+            let generation = generations.generation().unwrap();
+            let (times, _) = spent(|| {
+                agent.commit();
+            });
+            let batches = generations.generation().unwrap() - generation;
+            assert_eq!(batches, 1, "S-280: in one batch");
+            let kept = KEPT.get() - before;
+            let all = services * endpoints;
+            (
+                times / usize::try_from(all).unwrap(),
+                kept / isize::try_from(all).unwrap(),
+            )
+        })
+    };
+    let loads = [load(300, 10), load(3_000, 10), load(300, 50)];
+    let [few, many, long] = loads;
+    assert!(few.0 <= MOST_OF_A_LOAD, "S-280: {loads:?}");
+    assert!(many.0 <= few.0 + 1, "S-280, S-282: {loads:?}");
+    // The kernel's socket and its buffers are in the few, too.
+    // DI-43: long lists cost no more for each endpoint than short ones.
+    assert!(long.0 <= few.0, "S-282: {loads:?}");
+    assert!(many.1 <= MOST_KEPT, "S-285: {loads:?}");
 }
 
 #[test]
@@ -206,13 +269,14 @@ fn s281_a_slice_is_decoded_with_few_allocations_an_endpoint() {
     let decode = |endpoints| {
         let text = text(endpoints);
         spent(|| {
-            let slice: EndpointSlice = serde_json::from_str(&text).unwrap();
-            let (slice, problems) = Slice::read(&slice).unwrap();
+            let slice: SliceText<'_> = serde_json::from_str(&text).unwrap();
+            let (slice, problems) = slice.read().unwrap();
             assert!(problems.is_empty(), "{slice:?}");
         })
         .0
     };
     let (one, hundred) = (decode(1), decode(101));
     let each = (hundred - one) / 100;
-    assert!(each <= 20, "{each} allocations an endpoint");
+    // The pod behind it: itself, its UID and its name.
+    assert!(each <= 3, "{each} allocations an endpoint");
 }

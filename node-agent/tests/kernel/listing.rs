@@ -238,7 +238,8 @@ fn s200_services_and_endpoints_are_elements_and_nothing_else() {
             .commit(&ElementChange::between(&held, &wanted))
             .unwrap();
         // DI-43, DI-44: cost follows from elements, never from chains or rules. S-230: classes up to 16 are there from the start.
-        assert_eq!(objects(), before, "S-200");
+        // S-283: nor do more of them put anything into the way of a packet.
+        assert_eq!(objects(), before, "S-200, S-283");
         assert_eq!(kernel.read_back().unwrap(), Some(wanted));
     });
 }

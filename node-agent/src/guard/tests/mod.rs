@@ -350,7 +350,7 @@ fn zd50_released_the_bound_and_a_new_owner_end_a_guard() {
     assert_eq!(
         guarding(&world.guard(NOW)),
         Elements::new(),
-        "ZD-50 (3), ZD-85"
+        "ZD-50 (3), ZD-85, S-417: nothing of the old one is left for the new one"
     );
 }
 
@@ -473,6 +473,51 @@ fn zd_t37_two_services_on_one_pod_go_to_their_own_endpoints() {
         ("10.9.2.0/24".to_owned(), ClassKind::Gr(0)),
     ];
     assert_eq!(verdicts, wanted, "ZD-T37, S-411");
+    let slots: Vec<(u32, SocketAddr)> = guard
+        .elements
+        .iter()
+        .filter_map(|((_, set, key), data)| match (set, key, data) {
+            (SetId::GuardEndpoints, Key::FrontendSlot(_, slot), Some(Data::Target(to))) => {
+                Some((*slot, *to))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        slots,
+        [(0, socket(3)), (65_536, socket(2))],
+        "S-288: scope x 65536 + index"
+    );
+}
+
+/// What ends by itself, also when no agent runs, and what means nothing without it.
+#[test]
+fn s410_s419_verdicts_of_a_guard_have_its_bound_and_slots_have_none() {
+    use SetId::{DeadAny, DeadKeys, GuardAny, GuardEndpoints};
+    let mut world = World::new();
+    world.pod(1, Life::Deleted);
+    let alive = guarding(&world.guard(NOW));
+    world.pod_gone(1);
+    let gone = guarding(&world.guard(NOW));
+    let sets = |elements: &Elements| -> Vec<SetId> {
+        let mut sets: Vec<SetId> = elements.keys().map(|(_, set, _)| *set).collect();
+        sets.dedup();
+        sets
+    };
+    assert_eq!(sets(&alive), [GuardEndpoints, GuardAny], "S-410");
+    assert_eq!(
+        sets(&gone),
+        [GuardEndpoints, GuardAny, DeadAny, DeadKeys],
+        "S-410, S-414: what is added when the pod is gone"
+    );
+    for ((_, set, _), data) in alive.iter().chain(&gone) {
+        let until = match data {
+            Some(Data::Timed(_, until) | Data::Until(until)) => Some(*until),
+            _ => None,
+        };
+        let bound = (*set != GuardEndpoints).then_some(NOW + BOUND);
+        assert_eq!(until, bound, "S-419: {set:?}");
+    }
 }
 
 #[test]
@@ -585,11 +630,17 @@ fn zd35_zd53_probes_and_answers_of_a_listed_target() {
     assert_eq!(sets(&compiled), [SetId::PodHealth, SetId::HealthAny]);
     assert_eq!(healthy(&compiled), [true]);
     world.say(asked(TargetState::Active, &["10.0.9.7/32"]));
+    let listed = world.guard(NOW);
     assert_eq!(
-        sets(&world.guard(NOW)),
+        sets(&listed),
         [SetId::PodHealth, SetId::HealthFrom],
-        "ZD-35"
+        "ZD-35, S-421"
     );
+    let to = listed.elements.iter().find_map(|((_, set, _), data)| {
+        let to = data.filter(|_| *set == SetId::PodHealth);
+        to.map(|to| to == Data::Target(HEALTH))
+    });
+    assert_eq!(to, Some(true), "S-407: to one address of the node");
     world.pod(1, Life::Deleted);
     assert_eq!(healthy(&world.guard(NOW)), [true], "ZD-110: undecided");
     let guard_ended = world.guard(NOW + Duration::from_hours(1));

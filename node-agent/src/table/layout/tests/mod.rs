@@ -1,5 +1,7 @@
 //! Rules about the rules.
 
+mod guard;
+
 use onehop_nft::Expr;
 use onehop_nft::expr::LookupTo;
 
