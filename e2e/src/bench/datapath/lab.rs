@@ -12,14 +12,16 @@ use nix::{
     unistd::Pid,
 };
 use onehop_runtime::clock::Clock;
-use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
 };
 
 use super::{
-    Connects, Flush, Measured, Plan, Way, load, process,
+    Connects, Flush, Measured, Plan, Surge, Way,
+    clients::{ANSWER_WITHIN, connect, connect_within, healths, steady},
+    histogram::{Buckets, buckets, quantile_of},
+    load, process,
     table::{median, name},
 };
 use crate::{
@@ -46,16 +48,14 @@ const HEALTH_EVERY: Duration = Duration::from_millis(100);
 const CONNECTS_FOR: Duration = Duration::from_secs(2);
 /// How long connections are watched after a flush.
 const FLUSH_FOR: Duration = Duration::from_secs(3);
-/// Connections on one machine take a twentieth of a millisecond; one that nobody answers is asked for again after a second.
-const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Both proxies answer where kube-proxy does (S-129).
 const METRICS: u16 = 10249;
-const HEALTH: u16 = 10256;
+pub(super) const HEALTH: u16 = 10256;
 
 /// Runs everything with one proxy.
 pub(super) async fn measure(plan: Plan, proxy: Proxy, round: u32) -> Result<Measured> {
     let lab = Lab::set(plan, proxy).await?;
-    let (start_ms, full_sync_ms) = lab.start().await?;
+    let (start_ms, full_sync_ms, start_health_ms) = lab.start().await?;
     let (restart_ms, restart_connections) = lab.restart().await?;
     let swaps = lab.swaps().await?;
     let (churn_cpu_ms, churn_health_ms) = lab.churn().await?;
@@ -64,6 +64,10 @@ pub(super) async fn measure(plan: Plan, proxy: Proxy, round: u32) -> Result<Meas
         connects.push(lab.connects(way, to).await?);
     }
     let peak_mib = process::peak_mib(lab.pid()?)?;
+    let surge = match proxy {
+        Proxy::KubeProxy => None,
+        Proxy::Beside | Proxy::Replace => Some(lab.surge().await?),
+    };
     // Last: a proxy may not come back from it.
     let flush = lab.flush()?;
     // Without the checks of a world's end: its controller is stopped, and another proxy's drops are no matter here.
@@ -75,11 +79,14 @@ pub(super) async fn measure(plan: Plan, proxy: Proxy, round: u32) -> Result<Meas
         round,
         start_ms,
         full_sync_ms,
+        start_health_ms,
         restart_ms,
         restart_connections,
         swap_ms: swaps.latencies,
         partial_sync_ms: swaps.own,
+        partial_sync_p99_ms: swaps.own_p99,
         swap_cpu_ms: swaps.cpu,
+        surge,
         flush,
         churn_cpu_ms,
         churn_health_ms,
@@ -107,6 +114,7 @@ struct Lab {
 struct Swaps {
     latencies: Vec<f64>,
     own: f64,
+    own_p99: f64,
     cpu: f64,
 }
 
@@ -192,17 +200,21 @@ impl Lab {
         }
     }
 
-    /// Waits until the proxy is healthy and the asked Service answers.
-    async fn in_sync(&self) -> Result<()> {
-        let deadline = Instant::now() + WITHIN;
+    /// Waits until the proxy is healthy and the asked Service answers. The longest answer of /healthz meanwhile.
+    async fn in_sync(&self) -> Result<Duration> {
+        let (deadline, mut longest) = (Instant::now() + WITHIN, Duration::ZERO);
         loop {
+            let asked = Instant::now();
             let healthy = self.health();
+            if healthy.is_ok() {
+                longest = longest.max(asked.elapsed());
+            }
             let answered = match healthy {
                 Ok(200) => ask_tcp(&self.sockets, self.asked).await.is_ok(),
                 _ => false,
             };
             if answered {
-                return Ok(());
+                return Ok(longest);
             }
             ensure!(Instant::now() < deadline, "not in sync: {healthy:?}");
             self.clock().sleep(POLL).await;
@@ -245,8 +257,14 @@ impl Lab {
         Ok((of("sum") * 1000.0, of("count")))
     }
 
+    /// Counts of a histogram's buckets (by their upper ends in ms), over both families.
+    fn buckets(&self, name: &str) -> Result<Buckets> {
+        let (_, text) = self.get(METRICS, "/metrics")?;
+        Ok(buckets(&text, name))
+    }
+
     /// From nothing: the pod is removed, its tables too, and it is started again.
-    async fn start(&self) -> Result<(f64, f64)> {
+    async fn start(&self) -> Result<(f64, f64, f64)> {
         let pods: Api<Pod> = Api::namespaced(self.world.kube(), "kube-system");
         let old = pods.get(&self.pod()).await?;
         let pid = self.pid()?;
@@ -269,7 +287,7 @@ impl Lab {
         pods.create(&PostParams::default(), &new).await?;
         self.pid_after(Some(pid)).await?;
         let began = Instant::now();
-        self.in_sync().await?;
+        let health = self.in_sync().await?;
         let took = ms(began.elapsed());
         // It is counted a little later, when what was left from before has been cleaned up, too.
         let what = "a full sync is counted";
@@ -279,7 +297,7 @@ impl Lab {
             (count > 0.0).then_some(sum).ok_or_else(|| "none".into())
         })
         .await?;
-        Ok((took, sum))
+        Ok((took, sum, ms(health)))
     }
 
     /// Killed, and started again by the kubelet; a client goes on meanwhile. In sync is who has taken up what changed
@@ -310,6 +328,7 @@ impl Lab {
         const OWN: &str = "kubeproxy_sync_partial_proxy_rules_duration_seconds";
         self.clock().sleep(APART).await;
         let (pid, before) = (self.pid()?, self.histogram(OWN)?);
+        let counted = self.buckets(OWN)?;
         let cpu = process::cpu(pid)?;
         let mut latencies = Vec::new();
         for number in 0..self.plan.swaps {
@@ -325,6 +344,7 @@ impl Lab {
         let syncs = after.1 - before.1;
         ensure!(syncs > 0.0, "no partial sync was counted");
         Ok(Swaps {
+            own_p99: quantile_of(&counted, &self.buckets(OWN)?, 0.99),
             latencies,
             own: (after.0 - before.0) / syncs,
             cpu: used / f64::from(self.plan.swaps),
@@ -358,6 +378,53 @@ impl Lab {
         Ok((used / took.as_secs_f64(), ms(longest)))
     }
 
+    /// A second agent stands by beside the first, which is then told to end, as in an update.
+    async fn surge(&self) -> Result<Surge> {
+        let pods: Api<Pod> = Api::namespaced(self.world.kube(), "kube-system");
+        let old = pods.get(&self.pod()).await?;
+        let mut next = Pod {
+            spec: old.spec.clone(),
+            ..Pod::default()
+        };
+        let name = format!("{}-next", old.name_any());
+        next.metadata.name = Some(name.clone());
+        next.metadata.labels.clone_from(&old.metadata.labels);
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let client = tokio::spawn(steady(
+            self.sockets.clone(),
+            self.asked,
+            self.clock(),
+            stopped,
+        ));
+        let (ended, end) = std::sync::mpsc::channel::<()>();
+        let node = self.world.kubelet(NODE)?.node();
+        let health = node.netns().thread("health", move || healths(&end))?;
+        pods.create(&PostParams::default(), &next).await?;
+        let objects = &self.world.objects;
+        objects.pod_ready("kube-system", &name, WITHIN).await?;
+        pods.delete(&old.name_any(), &DeleteParams::default())
+            .await?;
+        let what = "the first agent is gone";
+        eventually(&self.clock(), what, WITHIN, async || {
+            let found = pods.get_opt(&self.pod()).await;
+            let there = found.map_err(|e| e.to_string())?.is_some() || self.pid().is_ok();
+            (!there).then_some(()).ok_or_else(|| "it is there".into())
+        })
+        .await?;
+        for (wanted, address) in self.ends {
+            load::point(objects, address).await?;
+            self.answered_by(wanted).await?;
+        }
+        // Who has ended says so below.
+        let _ = stop.send(true);
+        drop(ended);
+        let health = health.join();
+        Ok(Surge {
+            connections: client.await?,
+            health: health.map_err(|_| anyhow::anyhow!("the client panicked"))??,
+        })
+    }
+
     /// Somebody else flushes all tables while one client connects without a pause.
     fn flush(&self) -> Result<Flush> {
         let (to, flushed) = (self.asked, std::sync::mpsc::channel());
@@ -369,6 +436,7 @@ impl Lab {
                 connections: 0,
                 failed: 0,
                 gap_ms: 0.0,
+                reload_ms: 0.0,
             };
             while flushed.elapsed() < FLUSH_FOR {
                 let began = Instant::now();
@@ -381,9 +449,12 @@ impl Lab {
             found
         })?;
         begun.send(()).context("the client has ended")?;
+        let began = Instant::now();
         self.world.on_node(NODE, "nft", &["flush", "ruleset"])?;
+        let reload_ms = ms(began.elapsed());
         let found = client.join();
-        Ok(found.map_err(|_| anyhow::anyhow!("the client panicked"))??)
+        let found = found.map_err(|_| anyhow::anyhow!("the client panicked"))??;
+        Ok(Flush { reload_ms, ..found })
     }
 
     /// Connections of one client without a pause.
@@ -413,36 +484,6 @@ impl Lab {
             median_us,
         })
     }
-}
-
-/// A connection that is reset at once, so that none stays behind.
-fn connect(to: SocketAddr) -> std::io::Result<()> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_linger(Some(Duration::ZERO))?;
-    socket.connect(&to.into())
-}
-
-/// The same, given up after a while.
-fn connect_within(to: SocketAddr, within: Duration) -> std::io::Result<()> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_linger(Some(Duration::ZERO))?;
-    socket.connect_timeout(&to.into(), within)
-}
-
-/// 100 new connections a second until it is told to stop: how many there were, and how many failed.
-async fn steady(
-    sockets: SocketSource,
-    to: SocketAddr,
-    clock: Clock,
-    stopped: tokio::sync::watch::Receiver<bool>,
-) -> [u32; 2] {
-    let (mut all, mut failed) = (0, 0);
-    while !*stopped.borrow() {
-        all += 1;
-        failed += u32::from(ask_tcp(&sockets, to).await.is_err());
-        clock.sleep(Duration::from_millis(10)).await;
-    }
-    [all, failed]
 }
 
 fn ms(duration: Duration) -> f64 {

@@ -1,6 +1,8 @@
 //! `./e2e/run bench datapath`: our agent and a real kube-proxy (nftables mode) with the same Services on the same kind of
 //! node, one after the other, in both orders (S-287). What is compared are ratios of the same run.
 
+mod clients;
+mod histogram;
 mod lab;
 mod load;
 mod process;
@@ -82,6 +84,8 @@ pub(super) struct Measured {
     pub(super) start_ms: f64,
     /// Of that, its own full sync as its metric tells it.
     pub(super) full_sync_ms: f64,
+    /// Longest answer of /healthz meanwhile.
+    pub(super) start_health_ms: f64,
     /// After it was killed, with its rules in place: from the start of the next one until what changed meanwhile holds.
     pub(super) restart_ms: f64,
     /// New connections to the Service while it was away and came back, 100 a second, and those that failed.
@@ -90,8 +94,12 @@ pub(super) struct Measured {
     pub(super) swap_ms: Vec<f64>,
     /// Its own time of a partial sync, the mean of those changes, by its metric.
     pub(super) partial_sync_ms: f64,
+    /// What 99 of 100 of them did not exceed: the upper end of a bucket of the metric, of which the lowest is 1 ms.
+    pub(super) partial_sync_p99_ms: f64,
     /// CPU time of a change on its own.
     pub(super) swap_cpu_ms: f64,
+    /// A second process beside the first, which then ends; of the agent alone.
+    pub(super) surge: Option<Surge>,
     /// After `nft flush ruleset` by somebody else.
     pub(super) flush: Flush,
     /// CPU time in a second with 100 changes of endpoints.
@@ -124,6 +132,24 @@ pub(super) struct Flush {
     pub(super) failed: u32,
     /// From the flush until the last that failed began; 0: none did. The whole time that is watched: it lasts on.
     pub(super) gap_ms: f64,
+    /// How long the flush itself took.
+    pub(super) reload_ms: f64,
+}
+
+impl Flush {
+    /// How long after the end of the flush connections still failed.
+    fn beyond_ms(&self) -> f64 {
+        (self.gap_ms - self.reload_ms).max(0.0)
+    }
+}
+
+/// What an update by surge costs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Surge {
+    /// New connections meanwhile, 100 a second, and those that failed.
+    pub(super) connections: [u32; 2],
+    /// Questions to /healthz meanwhile, and those that were not answered with 200.
+    pub(super) health: [u32; 2],
 }
 
 /// New connections by one client without a pause.

@@ -1,6 +1,6 @@
 //! The comparison as text.
 
-use super::{Measured, Way};
+use super::{Measured, Surge, Way};
 use crate::world::Proxy;
 
 /// What each is called.
@@ -14,7 +14,7 @@ pub(super) const fn name(proxy: Proxy) -> &'static str {
 /// A row: its words, its value, and whether more is better.
 type Row = (&'static str, fn(&[&Measured]) -> f64, bool);
 
-const ROWS: [Row; 19] = [
+const ROWS: [Row; 24] = [
     (
         "start without rules until in sync, ms",
         |m| median(m.iter().map(|m| m.start_ms)),
@@ -23,6 +23,11 @@ const ROWS: [Row; 19] = [
     (
         "its own full sync, ms",
         |m| median(m.iter().map(|m| m.full_sync_ms)),
+        false,
+    ),
+    (
+        "longest health answer in the start, ms",
+        |m| median(m.iter().map(|m| m.start_health_ms)),
         false,
     ),
     (
@@ -51,6 +56,11 @@ const ROWS: [Row; 19] = [
         false,
     ),
     (
+        "99 of 100 of them took at most, ms",
+        |m| median(m.iter().map(|m| m.partial_sync_p99_ms)),
+        false,
+    ),
+    (
         "CPU of one change on its own, ms",
         |m| median(m.iter().map(|m| m.swap_cpu_ms)),
         false,
@@ -61,7 +71,7 @@ const ROWS: [Row; 19] = [
         false,
     ),
     (
-        "longest health answer meanwhile, ms",
+        "longest health answer in the churn, ms",
         |m| median(m.iter().map(|m| m.churn_health_ms)),
         false,
     ),
@@ -73,6 +83,21 @@ const ROWS: [Row; 19] = [
     (
         "from the flush to the last that failed, ms",
         |m| median(m.iter().map(|m| m.flush.gap_ms)),
+        false,
+    ),
+    (
+        "of that after the flush had ended, ms",
+        |m| median(m.iter().map(|m| m.flush.beyond_ms())),
+        false,
+    ),
+    (
+        "failed connections in an update by surge",
+        |m| surges(m, |surge| surge.connections[1]),
+        false,
+    ),
+    (
+        "missed health answers in it",
+        |m| surges(m, |surge| surge.health[1]),
         false,
     ),
     (
@@ -111,6 +136,12 @@ const ROWS: [Row; 19] = [
 fn rate(measured: &[&Measured], way: Way) -> f64 {
     let all = measured.iter().filter_map(|m| m.connects_by(way));
     median(all.map(|connects| connects.rate))
+}
+
+/// The sum over all runs.
+fn surges(measured: &[&Measured], of: fn(&Surge) -> u32) -> f64 {
+    let all = measured.iter().filter_map(|m| m.surge.as_ref());
+    all.map(|surge| f64::from(of(surge))).sum()
 }
 
 fn connect_us(measured: &[&Measured], way: Way) -> f64 {
