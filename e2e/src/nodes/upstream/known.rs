@@ -21,6 +21,14 @@ const fn always(spec: &'static str, why: &'static str) -> Known {
     }
 }
 
+const fn with_kube_proxy(spec: &'static str, why: &'static str) -> Known {
+    Known {
+        spec,
+        with: Some("kube-proxy"),
+        why,
+    }
+}
+
 const RESTARTED: &str = "it deletes pods of that name in `kube-system`; here the proxy is the chart's DaemonSet and the API \
                          server a process. Ours: `e2e/tests/net/coexistence.rs`, `e2e/tests/rollout/unrest.rs`";
 
@@ -36,6 +44,10 @@ pub(super) const KNOWN: &[Known] = &[
         "the metric is of kube-proxy's iptables mode only",
     ),
     always("Services should work after restarting", RESTARTED),
+    with_kube_proxy(
+        "LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] should only target nodes with endpoints",
+        "a dual-stack node's `healthCheckNodePort` is refused on its IPv6 address",
+    ),
 ];
 
 /// The entry of a spec with this proxy, if it has one.
