@@ -260,9 +260,9 @@ impl Kernel {
             let how = (self.settled, now);
             match skeleton::take_over(&mut self.line, &state.layout, how) {
                 Ok(Takeover::Standby) => return Ok(None),
-                Ok(Takeover::Ours(held)) => {
+                Ok(Takeover::Ours(mut held)) => {
                     state.chains = Some(Chains::of(&held, now));
-                    elements.extend(held.elements);
+                    elements.append(&mut held.elements);
                 }
                 Err(error) => failures.push(format!("{:?}: {error}", state.family)),
             }

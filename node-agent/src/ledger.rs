@@ -180,9 +180,54 @@ fn hash(key: &ElementKey, data: Option<&Data>) -> u64 {
         Some(Data::Until(_)) => None,
         other => other.copied(),
     };
-    let mut hasher = DefaultHasher::new();
-    (key, lasting).hash(&mut hasher);
-    hasher.finish()
+    let mut gathered = Gathered::default();
+    (key, lasting).hash(&mut gathered);
+    gathered.finish()
+}
+
+/// Bytes to be hashed at once: one by one they cost several times as much. The digest is the same.
+struct Gathered {
+    hasher: DefaultHasher,
+    bytes: [u8; 256],
+    len: usize,
+}
+
+impl Default for Gathered {
+    fn default() -> Self {
+        Self {
+            hasher: DefaultHasher::new(),
+            bytes: [0; 256],
+            len: 0,
+        }
+    }
+}
+
+impl Gathered {
+    fn flush(&mut self) {
+        self.hasher.write(&self.bytes[..self.len]);
+        self.len = 0;
+    }
+}
+
+impl Hasher for Gathered {
+    fn write(&mut self, bytes: &[u8]) {
+        if self.bytes.len() - self.len < bytes.len() {
+            self.flush();
+        }
+        match self.bytes.get_mut(self.len..self.len + bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                self.len += bytes.len();
+            }
+            None => self.hasher.write(bytes),
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        let mut hasher = self.hasher.clone();
+        hasher.write(&self.bytes[..self.len]);
+        hasher.finish()
+    }
 }
 
 #[cfg(test)]
@@ -228,6 +273,17 @@ mod tests {
         ledger.set(&"a", Elements::new());
         ledger.set(&"b", plain(&[pair(1)]));
         assert!(ledger.take_change().is_empty());
+    }
+
+    #[test]
+    fn bytes_that_are_gathered_hash_as_they_do_one_by_one() {
+        let long = [7_u8; 300];
+        let (mut gathered, mut plain) = (Gathered::default(), DefaultHasher::new());
+        for length in [1, 2, 200, 57, 300, 4, 256, 255, 1, 0, 9] {
+            gathered.write(&long[..length]);
+            plain.write(&long[..length]);
+            assert_eq!(gathered.finish(), plain.finish(), "S-109: {length}");
+        }
     }
 
     #[test]

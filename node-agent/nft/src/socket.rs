@@ -224,6 +224,17 @@ impl Socket {
 
     /// The elements of a set or map.
     pub fn elements(&mut self, table: &Table, set: &str) -> Result<Vec<Element>, DumpError> {
+        self.elements_as(table, set, |element| element)
+    }
+
+    /// The elements of a set or map, each as what `read` makes of it: an element has room for any, and there may be very
+    /// many.
+    pub fn elements_as<T>(
+        &mut self,
+        table: &Table,
+        set: &str,
+        read: impl Fn(Element) -> T,
+    ) -> Result<Vec<T>, DumpError> {
         let ask = |w: &mut Writer| {
             w.string(1, &table.name);
             w.string(2, set);
@@ -232,7 +243,7 @@ impl Socket {
             msg::GETSETELEM,
             table.family as u8,
             ask,
-            |message, found| found.extend(dump::elements(message)),
+            |message, found| found.extend(dump::elements(message).into_iter().map(&read)),
         )
     }
 

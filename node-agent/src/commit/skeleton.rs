@@ -252,8 +252,9 @@ fn read(socket: &mut Socket, layout: &Layout, now: Time) -> Result<(Held, Static
         if !sets.iter().any(|set| declared_alike(&declared, set)) {
             continue;
         }
-        for element in socket.elements(&layout.table, id.name())? {
-            match id.decode(family, &element, now) {
+        let read = |element: Element| id.decode(family, &element, now);
+        for element in socket.elements_as(&layout.table, id.name(), read)? {
+            match element {
                 Some((key, data)) => {
                     held.elements.insert((family, id, key), data);
                 }

@@ -389,6 +389,7 @@ impl Lab {
         let name = format!("{}-next", old.name_any());
         next.metadata.name = Some(name.clone());
         next.metadata.labels.clone_from(&old.metadata.labels);
+        own_socket(&mut next);
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let client = tokio::spawn(steady(
             self.sockets.clone(),
@@ -483,6 +484,19 @@ impl Lab {
             rate,
             median_us,
         })
+    }
+}
+
+/// Each pod has a file system of its own elsewhere; here one that is asked whether it is ready is told by its socket.
+fn own_socket(pod: &mut Pod) {
+    let containers = pod.spec.iter_mut().flat_map(|spec| &mut spec.containers);
+    for container in containers {
+        let probe = container.readiness_probe.iter_mut();
+        let asked = probe.filter_map(|probe| probe.exec.as_mut()?.command.as_mut());
+        let words = container.args.iter_mut().chain(asked).flatten();
+        for word in words.filter(|word| word.contains("@onehop-ready")) {
+            word.push_str("-next");
+        }
     }
 }
 
