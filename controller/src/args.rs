@@ -7,6 +7,7 @@ mod bounds;
 mod election;
 mod errand;
 mod extras;
+mod foreign;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -59,7 +60,8 @@ pub struct Args {
     claim_classless: bool,
     /// What annotations may ask for, by namespace: a JSON list of rules, of which the first that chooses a namespace
     /// holds there: [{"name", "namespaceSelector", "addressPools", "sharingAcrossNamespaces", "internetFacing", "subnets",
-    /// "publicIPs", "publicIPPrefixes", "resourceGroups"}].
+    /// "publicIPs", "publicIPPrefixes", "resourceGroups", "securityGroups", "prefixLists", "elasticIPs",
+    /// "loadBalancerNames"}].
     #[arg(long, env = "ONEHOP_POLICIES")]
     policies: Option<String>,
     /// The local cloud's URL (provider local).
@@ -221,6 +223,12 @@ pub enum ArgsError {
 }
 
 impl Args {
+    /// Reads the command line; gives with it the flags of aws-load-balancer-controller that say nothing here (AWS-821).
+    pub fn of_command_line() -> (Self, Vec<String>) {
+        let (kept, foreign) = foreign::without_foreign(std::env::args());
+        (Self::parse_from(kept), foreign)
+    }
+
     /// What the program is started for, if that is something around an uninstall.
     pub fn errand(&self) -> Option<Result<Errand, ArgsError>> {
         let duty = self.errand.duty()?;
@@ -251,6 +259,7 @@ impl Args {
             MembershipName::Compat => MembershipPolicy::Compat,
         });
         let switch_tail = seconds("switch-tail-seconds", self.switch_tail_seconds)?;
+        let kinds = self.aws.kinds();
         let cluster = self.cluster_name.as_ref();
         let (mut aws, mut azure) = (None, None);
         match self.provider {
@@ -302,7 +311,7 @@ impl Args {
                     classes,
                     classless: match (self.claim_classless, self.provider) {
                         (false, _) => Classless::Ignore,
-                        (true, ProviderName::Aws) => Classless::ByAwsAnnotations,
+                        (true, ProviderName::Aws) => Classless::ByAwsAnnotations(kinds),
                         (true, _) => Classless::Claim,
                     },
                     install,

@@ -16,7 +16,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 use onehop_core::crd::{AddressPool, LoadBalancer, RELEASE_ANNOTATION};
 use onehop_core::endpoint::{Endpoints, Slice};
-use onehop_core::id::{NodeName, PodUid, ServiceKey};
+use onehop_core::id::{IpFamily, NodeName, PodUid, ServiceKey};
 use onehop_core::node::NodeView;
 use onehop_runtime::watch::{Cache, Change, ObjectKey, Seen};
 
@@ -315,7 +315,7 @@ impl Index {
         self.nodes.all().values()
     }
 
-    /// The machine behind each node's first address.
+    /// The machine behind each node's primary addresses.
     pub fn machines(&mut self) -> Arc<BTreeMap<IpAddr, Machine>> {
         let nodes = self.nodes.all().values();
         let machine = |node: &NodeView| {
@@ -325,11 +325,15 @@ impl Index {
                 zone: node.zone.clone(),
                 labels: node.labels.clone(),
             };
-            Some((*node.addresses.first()?, machine))
+            let addresses = IpFamily::ALL.map(|family| node.primary_address(family));
+            addresses
+                .into_iter()
+                .flatten()
+                .map(move |address| (address, machine.clone()))
         };
         let made = self
             .machines
-            .get_or_insert_with(|| Arc::new(nodes.filter_map(machine).collect()));
+            .get_or_insert_with(|| Arc::new(nodes.flat_map(machine).collect()));
         Arc::clone(made)
     }
 

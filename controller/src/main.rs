@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use anyhow::Context;
-use clap::Parser;
 use futures::FutureExt;
 use onehop_controller::app::{App, Phase};
 use onehop_controller::args::{Args, AwsConfig, AzureConfig, Config, Duty, Errand};
@@ -26,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+    let (args, foreign) = Args::of_command_line();
     if let Some(errand) = args.errand() {
         // Read by people: no log.
         return around_uninstall(errand?).await;
@@ -38,6 +37,12 @@ async fn main() -> anyhow::Result<()> {
         log::Format::Json,
         ("install", install.as_str()),
     )?;
+    for flag in foreign {
+        tracing::warn!(
+            flag,
+            "a flag of aws-load-balancer-controller says nothing here"
+        );
+    }
     run(config).await
 }
 

@@ -35,6 +35,14 @@ pub struct Policy {
     pub public_ip_prefixes: Option<BTreeSet<String>>,
     /// Resource groups that annotations may name; none: any.
     pub resource_groups: Option<BTreeSet<String>>,
+    /// Security groups that annotations may name, by id or name; none: any.
+    pub security_groups: Option<BTreeSet<String>>,
+    /// Prefix lists that annotations may name; none: any.
+    pub prefix_lists: Option<BTreeSet<String>>,
+    /// Allocations of elastic addresses that annotations may name; none: any.
+    pub elastic_ips: Option<BTreeSet<String>>,
+    /// Names that annotations may give to load balancers; none: any.
+    pub load_balancer_names: Option<BTreeSet<String>>,
 }
 
 /// From where a load balancer may be reached.
@@ -101,6 +109,14 @@ struct Rule {
     public_ip_prefixes: Option<BTreeSet<String>>,
     #[serde(default)]
     resource_groups: Option<BTreeSet<String>>,
+    #[serde(default)]
+    security_groups: Option<BTreeSet<String>>,
+    #[serde(default)]
+    prefix_lists: Option<BTreeSet<String>>,
+    #[serde(default, rename = "elasticIPs")]
+    elastic_ips: Option<BTreeSet<String>>,
+    #[serde(default)]
+    load_balancer_names: Option<BTreeSet<String>>,
 }
 
 const fn yes() -> bool {
@@ -128,6 +144,10 @@ impl Default for Policy {
             public_ips: None,
             public_ip_prefixes: None,
             resource_groups: None,
+            security_groups: None,
+            prefix_lists: None,
+            elastic_ips: None,
+            load_balancer_names: None,
         }
     }
 }
@@ -165,6 +185,10 @@ impl Policies {
                 public_ips: rule.public_ips,
                 public_ip_prefixes: rule.public_ip_prefixes,
                 resource_groups: rule.resource_groups,
+                security_groups: rule.security_groups,
+                prefix_lists: rule.prefix_lists,
+                elastic_ips: rule.elastic_ips,
+                load_balancer_names: rule.load_balancer_names,
             };
             rules.push((selector, Arc::new(policy)));
         }

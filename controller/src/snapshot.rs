@@ -7,17 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use onehop_core::crd::{
-    Feature, INSTALL_LABEL, LoadBalancer, LoadBalancerSpec, NodeTarget, SERVICE_FINALIZER,
-    TargetState,
+    Feature, INSTALL_LABEL, LoadBalancer, LoadBalancerSpec, MembershipPolicy, NodeTarget,
+    SERVICE_FINALIZER, TargetState,
 };
 use onehop_core::endpoint::Endpoint;
 use onehop_core::id::{InstallId, IpFamily, NodeName, PodUid, PortKey, ServiceKey, Zone};
-use onehop_core::node::{GOING_TAINTS, NodeView, OUT_OF_SERVICE_TAINT};
+use onehop_core::node::{GOING_TAINTS, NodeReady, NodeView, OUT_OF_SERVICE_TAINT};
 use onehop_core::service::{ServiceKind, ServicePort, ServiceSpec, TargetPort, TrafficPolicy};
 use onehop_core::time::Time;
 
 use crate::cloud::aws::annotations;
-use crate::index::{Index, PodLife};
+use crate::index::{Index, KnownPod, PodLife};
 use crate::plan::membership::{Guard, Member, Owner, Serving, State, TargetKey};
 use crate::plan::{Departed, Members, Numbers, PortMembers};
 
@@ -40,7 +40,16 @@ pub enum Classless {
     /// They are ours.
     Claim,
     /// Those whose annotations ask aws-load-balancer-controller for a load balancer are (AWS-002).
-    ByAwsAnnotations,
+    ByAwsAnnotations(Kinds),
+}
+
+/// Of which types of Services a load balancer may be asked for by annotations (AWS-006).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinds {
+    /// Of those with a cluster address too, as aws-load-balancer-controller does.
+    Any,
+    /// Of `LoadBalancer` only: its gate `ServiceTypeLoadBalancerOnly`.
+    LoadBalancer,
 }
 
 /// How a Service stands to us.
@@ -61,15 +70,16 @@ impl Claim {
     /// program's finalizer says that it has is never torn down, whatever tags of ours it carries (`Provider::is_theirs`).
     pub fn standing(&self, service: &ServiceSpec, object: Option<&LoadBalancer>) -> Standing {
         let balancer = service.kind == ServiceKind::LoadBalancer;
-        let claimed = balancer
-            && match &service.class {
-                Some(class) => self.classes.contains(class),
-                None => match self.classless {
-                    Classless::Ignore => false,
-                    Classless::Claim => true,
-                    Classless::ByAwsAnnotations => annotations::ask_the_peer(service),
-                },
-            };
+        let reachable = balancer || !service.cluster_ips.is_empty();
+        let claimed = match (&service.class, self.classless) {
+            (Some(class), _) => balancer && self.classes.contains(class),
+            (None, Classless::Ignore) => false,
+            (None, Classless::Claim) => balancer,
+            (None, Classless::ByAwsAnnotations(kinds)) => {
+                let kind = balancer || (kinds == Kinds::Any && reachable);
+                kind && annotations::ask_the_peer(service)
+            }
+        };
         let object = object.filter(|o| o.spec.service_uid == service.uid);
         let was_ours = match object {
             Some(object) => self.made(object),
@@ -95,13 +105,28 @@ impl Claim {
 /// UIDs of the pods that had an address when they were endpoints of the Service.
 pub type Remembered = BTreeMap<IpAddr, PodUid>;
 
-/// Targets of every port, in both kinds, of these families. The agents of the nodes in `absent` are absent (K-24).
+/// Which targets are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    /// Of these families.
+    pub families: &'a [IpFamily],
+    /// For this policy: what is half ready counts for one of them only (AWS-412).
+    pub policy: MembershipPolicy,
+    /// Nodes whose agents are absent (K-24).
+    pub absent: &'a BTreeSet<NodeName>,
+}
+
+/// Targets of every port, in both kinds.
 pub fn members(
     index: &Index,
     service: &ServiceSpec,
-    families: &[IpFamily],
-    absent: &BTreeSet<NodeName>,
+    scope: Scope<'_>,
 ) -> BTreeMap<PortKey, PortMembers> {
+    let Scope {
+        families,
+        policy,
+        absent,
+    } = scope;
     let endpoints = index.endpoints(&service.key);
     let nodes_now = Nodes::of(index, absent);
     let zone = |node: &NodeView| Some((node.name.clone(), node.zone.clone()?));
@@ -113,7 +138,7 @@ pub fn members(
             let nodes = |at_port| nodes(index, service, (endpoints, *family), at_port);
             members.pods.extend(Members {
                 zones: zones_of(endpoints, &zones),
-                ..pods(index, service, endpoints, &nodes_now)
+                ..pods(index, service, (endpoints, policy), &nodes_now)
             });
             if let Some(node_port) = port.node_port {
                 members.nodes.extend(nodes(node_port));
@@ -180,6 +205,8 @@ pub fn departed(
 struct Nodes<'a> {
     /// Those that are about to go.
     going: BTreeMap<NodeName, Going>,
+    /// Those of which nothing is heard.
+    silent: BTreeSet<NodeName>,
     /// Those whose agent is absent.
     absent: &'a BTreeSet<NodeName>,
 }
@@ -189,8 +216,10 @@ impl<'a> Nodes<'a> {
         let going = index
             .nodes()
             .filter_map(|node| Some((node.name.clone(), going(node)?)));
+        let silent = index.nodes().filter(|n| n.ready == NodeReady::Unknown);
         Self {
             going: going.collect(),
+            silent: silent.map(|n| n.name.clone()).collect(),
             absent,
         }
     }
@@ -255,7 +284,7 @@ fn fate(
 fn pods(
     index: &Index,
     service: &ServiceSpec,
-    endpoints: &[Endpoint],
+    (endpoints, policy): (&[Endpoint], MembershipPolicy),
     nodes: &Nodes<'_>,
 ) -> Members {
     let held = |endpoint: &Endpoint| {
@@ -266,7 +295,7 @@ fn pods(
             .and_then(|(_, target)| held_since(target))
     };
     let list = endpoints.iter().map(|endpoint| {
-        let state = endpoint_state(index, endpoint, &nodes.going);
+        let state = endpoint_state(index, (endpoint, policy), &nodes.going);
         Member {
             key: TargetKey {
                 address: endpoint.address,
@@ -281,9 +310,25 @@ fn pods(
             held_since: held(endpoint),
         }
     });
+    let mut list: Vec<Member> = list.collect();
+    let silent = |endpoint: &Endpoint| endpoint.node().is_some_and(|n| nodes.silent.contains(n));
+    fail_open(&mut list, endpoints.iter().map(silent));
     Members {
-        list: list.collect(),
+        list,
         ..Members::default()
+    }
+}
+
+/// What is ready on nodes of which nothing is heard is good for when there is nothing else (AWS-401, AWS-412).
+fn fail_open(list: &mut [Member], silent: impl Iterator<Item = bool>) {
+    let silent: Vec<bool> = silent.collect();
+    let heard = list.iter().zip(&silent).filter(|(_, silent)| !**silent);
+    if !heard.into_iter().any(|(m, _)| m.state == State::Ready) {
+        return;
+    }
+    let doubtful = list.iter_mut().zip(silent).filter(|(_, silent)| *silent);
+    for (member, _) in doubtful.filter(|(m, _)| m.state == State::Ready) {
+        member.state = State::NotReady;
     }
 }
 
@@ -293,7 +338,11 @@ fn zones_of(endpoints: &[Endpoint], zones: &BTreeMap<NodeName, Zone>) -> BTreeMa
     endpoints.iter().filter_map(zone).collect()
 }
 
-fn endpoint_state(index: &Index, endpoint: &Endpoint, going: &BTreeMap<NodeName, Going>) -> State {
+fn endpoint_state(
+    index: &Index,
+    (endpoint, policy): (&Endpoint, MembershipPolicy),
+    going: &BTreeMap<NodeName, Going>,
+) -> State {
     let life = endpoint
         .pod
         .as_ref()
@@ -326,7 +375,7 @@ fn endpoint_state(index: &Index, endpoint: &Endpoint, going: &BTreeMap<NodeName,
             },
         };
     }
-    if !conditions.ready && !waits_for_gate(index, endpoint) {
+    if !conditions.ready && !is_half_ready(index, endpoint, policy) {
         return State::NotReady;
     }
     match endpoint.node().and_then(|node| going.get(node)) {
@@ -336,11 +385,14 @@ fn endpoint_state(index: &Index, endpoint: &Endpoint, going: &BTreeMap<NodeName,
     }
 }
 
-/// Whether nothing but a gate of ours keeps an endpoint from being ready: it has to be a target first (AWS-412).
-fn waits_for_gate(index: &Index, endpoint: &Endpoint) -> bool {
+/// Whether an endpoint that is not ready counts as one: nothing but a gate of ours keeps it from being ready, and it has to
+/// be a target first; or, for the peers' timing, its containers are ready (AWS-412).
+fn is_half_ready(index: &Index, endpoint: &Endpoint, policy: MembershipPolicy) -> bool {
     let pod = endpoint.pod.as_ref().and_then(|pod| index.pod(&pod.uid));
     let node = endpoint.node().and_then(|node| index.node(node));
-    pod.is_some_and(|pod| pod.waits) && node.is_some_and(|node| node.ready)
+    let compat = policy == MembershipPolicy::Compat;
+    let counts = |pod: &KnownPod| pod.waits || (compat && pod.containers_ready.is_some());
+    pod.is_some_and(counts) && node.is_some_and(|node| node.ready == NodeReady::Yes)
 }
 
 /// Node targets of one port in one family, at `at_port`: every node, whoever has endpoints; with policy Local the
@@ -351,18 +403,23 @@ fn nodes(
     (endpoints, family): (&[Endpoint], IpFamily),
     at_port: u16,
 ) -> Members {
-    let list = index.nodes().filter_map(|node| {
-        Some(Member {
-            key: TargetKey {
-                address: node.primary_address(family)?,
-                port: at_port,
-            },
-            owner: Owner::Node(node.name.clone()),
-            state: node_state(node),
-            guard: Guard::Absent,
-            held_since: None,
-        })
+    let of_family = || {
+        let nodes = index.nodes();
+        nodes.filter_map(|node| Some((node, node.primary_address(family)?)))
+    };
+    let list = of_family().map(|(node, address)| Member {
+        key: TargetKey {
+            address,
+            port: at_port,
+        },
+        owner: Owner::Node(node.name.clone()),
+        state: node_state(node),
+        guard: Guard::Absent,
+        held_since: None,
     });
+    let mut list: Vec<Member> = list.collect();
+    let silent = of_family().map(|(node, _)| node.ready == NodeReady::Unknown);
+    fail_open(&mut list, silent);
     let at_most_healthy = (service.external_policy == TrafficPolicy::Local).then(|| {
         let ready = endpoints.iter().filter(|e| e.conditions.ready);
         ready
@@ -372,7 +429,7 @@ fn nodes(
     });
     let zone = |node: &NodeView| Some((node.primary_address(family)?, node.zone.clone()?));
     Members {
-        list: list.collect(),
+        list,
         at_most_healthy,
         zones: index.nodes().filter_map(zone).collect(),
     }
@@ -401,7 +458,8 @@ fn node_state(node: &NodeView) -> State {
         Some(Going::Out) => State::Gone,
         Some(Going::Soon) => State::Withdrawn,
         None if node.excluded => State::Withdrawn,
-        None if node.ready => State::Ready,
+        // One of which nothing is heard may be well (AWS-401).
+        None if node.ready != NodeReady::No => State::Ready,
         None => State::NotReady,
     }
 }

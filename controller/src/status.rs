@@ -13,7 +13,7 @@ use onehop_core::crd::{
     TakeOver,
 };
 use onehop_core::id::{InstallId, IpFamily, Protocol};
-use onehop_core::service::ServiceSpec;
+use onehop_core::service::{ServiceKind, ServiceSpec};
 use onehop_core::time::Time;
 use serde_json::{Value, json};
 
@@ -355,7 +355,8 @@ pub fn difference(there: Option<&LoadBalancerStatus>, wanted: &LoadBalancerStatu
 }
 
 /// The apply patch for a Service's status, or none when it says so already. `condition` is `None` when
-/// the Service is no longer ours: then what we wrote is taken back.
+/// the Service is no longer ours: then what we wrote is taken back. The API server takes no addresses of a Service of
+/// another type (AWS-006).
 pub fn service_status(
     service: &ServiceSpec,
     conditions: &[Condition],
@@ -363,6 +364,10 @@ pub fn service_status(
     host: Option<&HostName>,
     condition: Option<Condition>,
 ) -> Option<Value> {
+    let (ingress, host) = match service.kind {
+        ServiceKind::LoadBalancer => (ingress, host),
+        _ => (&[][..], None),
+    };
     let published: Vec<IpAddr> = service.ingress.iter().filter_map(|i| i.address).collect();
     let ours = conditions.iter().find(|c| c.type_ == SERVICE_CONDITION);
     let same = published == ingress && published_host(service).as_ref() == host;

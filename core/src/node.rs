@@ -51,8 +51,8 @@ pub struct NodeView {
     pub provider_id: String,
     /// All labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether the condition `Ready` is `True`.
-    pub ready: bool,
+    /// What its condition `Ready` says.
+    pub ready: NodeReady,
     /// Whether its pods have a network.
     pub pod_network: PodNetwork,
     /// Whether it carries [`EXCLUDE_LABEL`].
@@ -63,6 +63,18 @@ pub struct NodeView {
     pub taints: Vec<Taint>,
     /// When its deletion was asked for.
     pub deleted: Option<Time>,
+}
+
+/// What the condition `Ready` of a node says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NodeReady {
+    /// `True`.
+    Yes,
+    /// `False`, or nothing yet.
+    #[default]
+    No,
+    /// `Unknown`: nothing was heard of it for a while, and it may be well.
+    Unknown,
 }
 
 /// Whether a network plugin is ready on a node.
@@ -121,7 +133,7 @@ impl NodeView {
             pod_cidrs: spec.map(pod_cidrs).unwrap_or_default(),
             provider_id: spec.and_then(|s| s.provider_id.clone()).unwrap_or_default(),
             labels: labels.cloned().unwrap_or_default(),
-            ready: is_ready(node),
+            ready: ready(node),
             pod_network: pod_network(node),
             excluded: labels.is_some_and(|l| l.contains_key(EXCLUDE_LABEL)),
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or(false),
@@ -186,10 +198,13 @@ fn conditions(node: &Node) -> &[NodeCondition] {
         .unwrap_or_default()
 }
 
-fn is_ready(node: &Node) -> bool {
-    conditions(node)
-        .iter()
-        .any(|c| c.type_ == "Ready" && c.status == "True")
+fn ready(node: &Node) -> NodeReady {
+    let condition = conditions(node).iter().find(|c| c.type_ == "Ready");
+    match condition.map(|c| c.status.as_str()) {
+        Some("True") => NodeReady::Yes,
+        Some("Unknown") => NodeReady::Unknown,
+        _ => NodeReady::No,
+    }
 }
 
 /// Network plugins that make routes say it by a condition of their own. For all others the kubelet repeats in the message

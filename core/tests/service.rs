@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use onehop_core::id::{IpFamily, PortKey, Protocol};
-use onehop_core::node::{NodeView, PodNetwork};
+use onehop_core::node::{NodeReady, NodeView, PodNetwork};
 use onehop_core::service::{
     DEFAULT_AFFINITY, IpMode, ServiceKind, ServiceProblem, ServiceSpec, TargetPort, TrafficPolicy,
 };
@@ -222,7 +222,8 @@ fn s27_the_primary_address_of_a_node_is_its_first_internal_one() {
         Some("10.0.1.1".parse().unwrap())
     );
     assert_eq!(view.primary_address(IpFamily::V6), None);
-    assert!(view.ready && view.has_taint("ToBeDeletedByClusterAutoscaler"));
+    assert_eq!(view.ready, NodeReady::Yes);
+    assert!(view.has_taint("ToBeDeletedByClusterAutoscaler"));
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn is_link_local(addr: &IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use onehop_core::node::Taint;
+    use onehop_core::node::{NodeReady, Taint};
 
     use super::*;
 
@@ -146,7 +146,7 @@ mod tests {
         let mut node = node();
         node.unschedulable = true;
         node.excluded = true;
-        node.ready = false;
+        node.ready = NodeReady::No;
         let eligible = |node: &NodeView| Eligibility::default().of(node);
         assert!(eligible(&node));
         node.taints.push(Taint {

@@ -10,9 +10,10 @@ use onehop_core::id::InstallId;
 
 use crate::cloud::aws::client::{Access, Limit, Limits};
 use crate::cloud::aws::settings::{
-    BackendGroup, Gate, PeerServices, RulePorts, Selection, Settings, TakeOver,
+    BackendGroup, Gate, LocalNodes, PeerServices, RulePorts, Selection, Settings, TakeOver,
 };
 use crate::cloud::local::resolve::NodeProxy;
+use crate::snapshot::Kinds;
 
 /// From our rules and tags to the end of the peer's bindings (AWS-129).
 const SETTLE: Duration = Duration::from_mins(1);
@@ -72,6 +73,10 @@ pub(super) struct AwsArgs {
     /// Most targets of one target group; 0 for no limit (provider aws).
     #[arg(long, env = "ONEHOP_MAX_TARGETS_PER_TARGET_GROUP", default_value_t = 0)]
     max_targets_per_target_group: usize,
+    /// Which nodes become targets of Services with externalTrafficPolicy Local, under zero-drop: those with a ready endpoint,
+    /// or all, whose health check then tells which of them have one (provider aws).
+    #[arg(long, env = "ONEHOP_LOCAL_REGISTRATION", value_enum, default_value_t = LocalRegistration::Endpoints)]
+    local_registration: LocalRegistration,
     /// Gates by name, as EnableIPTargetType=false (provider aws).
     #[arg(long, env = "ONEHOP_FEATURE_GATES", value_delimiter = ',')]
     feature_gates: Vec<String>,
@@ -95,6 +100,12 @@ pub(super) struct AwsArgs {
 enum TargetTypeName {
     Instance,
     Ip,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LocalRegistration {
+    Endpoints,
+    All,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -188,6 +199,10 @@ impl AwsArgs {
             settings.rules = RulePorts::All;
         }
         settings.max_targets = self.max_targets_per_target_group;
+        settings.local_nodes = match self.local_registration {
+            LocalRegistration::Endpoints => LocalNodes::WithEndpoints,
+            LocalRegistration::All => LocalNodes::All,
+        };
         settings.switch_tail = switch_tail;
         settings.take_over = self.take_over()?;
         settings.dns_grace = Duration::from_secs(self.dns_grace_seconds.into());
@@ -275,6 +290,16 @@ impl AwsArgs {
             &self.take_over_with_differences,
         )?;
         Ok((of, accepted))
+    }
+
+    /// Of which types Services without a class may be (AWS-006).
+    pub(super) fn kinds(&self) -> Kinds {
+        let only = |entry: &String| entry.trim() == "ServiceTypeLoadBalancerOnly=true";
+        if self.feature_gates.iter().any(only) {
+            Kinds::LoadBalancer
+        } else {
+            Kinds::Any
+        }
     }
 
     /// AWS-822: a gate that is not known is none of ours and is passed over.

@@ -57,25 +57,58 @@ impl Lane {
     }
 }
 
-/// One cloud object a step is about, by a name that is the same in every plan (kind/name).
+/// One cloud object a step is about, by a name that is the same in every plan (kind/name); or a part of it that changes
+/// and fails alone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Resource(String);
+pub struct Resource {
+    name: String,
+    part: Option<Part>,
+}
+
+/// A part of an object, and its turn among the object's parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+struct Part {
+    turn: u8,
+    word: &'static str,
+}
 
 impl Resource {
     /// A resource of this kind and name.
     pub fn new(kind: &str, name: impl fmt::Display) -> Self {
-        Self(format!("{kind}/{name}"))
+        Self {
+            name: format!("{kind}/{name}"),
+            part: None,
+        }
+    }
+
+    /// A part of it. Parts of one object are changed one after the other, by their turns, and none waits for the success
+    /// of another one.
+    #[must_use]
+    pub fn part(self, turn: u8, word: &'static str) -> Self {
+        Self {
+            part: Some(Part { turn, word }),
+            ..self
+        }
+    }
+
+    /// The object, without the part.
+    fn whole(self) -> Self {
+        Self { part: None, ..self }
     }
 
     /// The text `kind/name`.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
     }
 }
 
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.name)?;
+        match self.part {
+            Some(part) => write!(f, "/{}", part.word),
+            None => Ok(()),
+        }
     }
 }
 
@@ -160,7 +193,7 @@ pub struct Group<S> {
     pub id: GroupId,
     /// Its lane.
     pub lane: Lane,
-    /// The resource it works on; groups with one subject never run at the same time.
+    /// The object it works on; groups with one subject run one after the other, in the plan's order.
     pub subject: Resource,
     /// The Services it is for.
     pub services: Vec<ServiceKey>,

@@ -43,7 +43,7 @@ pub fn arrange<S: Step>(services: &[ServiceKey], steps: Vec<S>) -> Plan<S> {
             Some(Group {
                 id: ids[i].clone(),
                 lane,
-                subject,
+                subject: subject.whole(),
                 services: services.to_vec(),
                 after: waits[i].iter().map(|&w| ids[w].clone()).collect(),
                 steps: steps.into_iter().map(|(_, step)| step).collect(),

@@ -19,7 +19,7 @@ use onehop_core::time::Time;
 
 use super::custody::{Custody, Release};
 use super::membership::{CloudState, MassRemoval};
-use super::{Intent, Listed, Plan, Step};
+use super::{Intent, Listed, Machine, Plan, Step};
 use crate::cloud::{AddressBook, CloudError, Holder, Source};
 use crate::lease::Fence;
 use crate::policy::Policy;
@@ -310,10 +310,27 @@ pub trait Provider: Send + Sync + 'static {
         book: &mut AddressBook,
     ) -> Placed;
 
-    /// Families of the targets of a Service whose load balancer has these addresses. Pure. Where a group has targets of
-    /// one family only, that is the Service's first one.
-    fn target_families(&self, service: &ServiceSpec, _addresses: &[IpAddr]) -> Vec<IpFamily> {
+    /// Families of the targets of a Service with this spec, whose load balancer has these addresses. Pure. Where a group
+    /// has targets of one family only, that is the Service's first one.
+    fn target_families(
+        &self,
+        service: &ServiceSpec,
+        _spec: &LoadBalancerSpec,
+        _addresses: &[IpAddr],
+    ) -> Vec<IpFamily> {
         first_family(service)
+    }
+
+    /// Whether a node can be no target of a Service, whatever it could do: a healthy one leaves with those that take its
+    /// place, and no new one comes. Pure.
+    fn is_unfit(&self, _spec: &LoadBalancerSpec, _machine: &Machine) -> bool {
+        false
+    }
+
+    /// Whether with externalTrafficPolicy Local a node becomes a target of a Service only once it has a ready endpoint
+    /// (AWS-404). Pure.
+    fn waits_for_local_endpoints(&self, _spec: &LoadBalancerSpec) -> bool {
+        false
     }
 
     /// Whether of the nodes only those that host a ready pod of a Service are to be targets of a port of it, since they

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use onehop_core::crd::{LoadBalancer, LoadBalancerSpec, SERVICE_FINALIZER};
 use onehop_core::id::{PortKey, ServiceKey, ServiceUid};
-use onehop_core::service::ServiceSpec;
+use onehop_core::service::{ServiceSpec, TrafficPolicy};
 use onehop_runtime::events::Severity;
 
 use super::memory::Memory;
-use super::nodes_for_pods::nodes_for_pods;
+use super::nodes_for_pods::{fit_nodes, local_nodes, nodes_for_pods};
 use super::pod_health::wait_for_agents;
 use super::{Reconciler, lock};
 use crate::index::KnownService;
@@ -169,14 +169,23 @@ impl<P: Provider> Reconciler<P> {
             let Some(spec) = wanted.plannable() else {
                 continue;
             };
-            let families = self.provider.target_families(service, &wanted.addresses);
+            let addresses = &wanted.addresses;
+            let families = self.provider.target_families(service, spec, addresses);
             let departed: BTreeSet<IpAddr> = targets.difference(&endpoints).copied().collect();
             let mut intent = Intent {
                 service: key.clone(),
                 uid: service.uid.clone(),
                 spec: spec.clone(),
                 addresses: wanted.addresses.clone(),
-                members: snapshot::members(&index, service, &families, &absent),
+                members: snapshot::members(
+                    &index,
+                    service,
+                    snapshot::Scope {
+                        families: &families,
+                        policy: spec.membership.policy,
+                        absent: &absent,
+                    },
+                ),
                 departed: snapshot::departed(&index, service, (&of.remembered, &departed), &absent),
                 machines: index.machines(),
                 view: memory.view,
@@ -184,6 +193,13 @@ impl<P: Provider> Reconciler<P> {
             wait_for_agents(&index, &mut intent);
             let stands_in = |port: &PortKey| self.provider.only_nodes_with_pods(spec, port);
             nodes_for_pods(&index, &mut intent, stands_in);
+            fit_nodes(&mut intent, |machine| self.provider.is_unfit(spec, machine));
+            if service.external_policy == TrafficPolicy::Local
+                && self.provider.waits_for_local_endpoints(spec)
+            {
+                let now = self.clock.now();
+                local_nodes(&index, &mut intent, &mut of.without_endpoints, now);
+            }
             intents.push(intent);
         }
         intents

@@ -12,8 +12,9 @@ use onehop_core::time::Time;
 use onehop_runtime::backoff::{Backoff, Policy};
 use rand::rngs::SmallRng;
 use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
 
-use super::Reconciler;
+use super::{Reconciler, lock};
 use crate::cloud::{Class, CloudError};
 use crate::metrics::Call;
 use crate::plan::{Effect, Group, Lane, Provider, Step};
@@ -25,9 +26,30 @@ const AT_ONCE: usize = 16;
 /// State of all lanes of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    lanes: BTreeMap<Lane, LaneState>,
+    by_lane: BTreeMap<Lane, LaneState>,
     /// Looks at the cloud that fail.
     look: Option<Failure>,
+    /// Registrations that wait until nodes are told of them.
+    telling: Option<Telling>,
+    /// Since when any of them has waited, one after the other.
+    untold_since: Option<Time>,
+}
+
+/// Registrations that wait until nodes are told of them.
+#[derive(Debug)]
+struct Telling {
+    /// What they register.
+    of: Vec<String>,
+    give_up: CancellationToken,
+}
+
+/// What a plan's groups register, in words.
+fn registrations<S: Step>(groups: &[Group<S>]) -> Vec<String> {
+    let steps = groups.iter().flat_map(|group| &group.steps);
+    steps
+        .filter(|s| s.registers())
+        .map(ToString::to_string)
+        .collect()
 }
 
 #[derive(Debug, Default)]
@@ -82,7 +104,7 @@ impl Lanes {
     /// To be taken before a look at the cloud.
     pub(super) fn mark(&self) -> Mark {
         let one = |lane| {
-            let state = self.lanes.get(&lane);
+            let state = self.by_lane.get(&lane);
             let running = state.is_some_and(|s| s.running);
             (lane, (!running).then(|| state.map_or(0, |s| s.ended)))
         };
@@ -92,7 +114,7 @@ impl Lanes {
     /// Takes the lane for a task, if what was seen since `mark` is still true of it and no failure
     /// makes it wait.
     pub(super) fn take(&mut self, lane: Lane, mark: &Mark, now: Time) -> bool {
-        let state = self.lanes.entry(lane).or_default();
+        let state = self.by_lane.entry(lane).or_default();
         let fresh = mark.0.get(&lane).copied().flatten() == Some(state.ended) && !state.running;
         let waits = state.failure.as_ref().is_some_and(|f| f.next_try > now);
         if fresh && !waits {
@@ -101,9 +123,34 @@ impl Lanes {
         fresh && !waits
     }
 
+    /// Registrations begin to wait for their nodes: since when any of them does, and what makes them give up.
+    fn tells(&mut self, of: Vec<String>, now: Time) -> (Time, CancellationToken) {
+        let give_up = CancellationToken::new();
+        self.telling = Some(Telling {
+            of,
+            give_up: give_up.clone(),
+        });
+        (*self.untold_since.get_or_insert(now), give_up)
+    }
+
+    /// Nodes are told.
+    fn told(&mut self) {
+        self.telling = None;
+        self.untold_since = None;
+    }
+
+    /// A later plan: registrations that wait for their nodes and are not all that it wants give up, so that the next
+    /// call carries everything (AWS-421).
+    pub(super) fn supersede<S: Step>(&self, later: &[Group<S>]) {
+        let waiting = self.telling.as_ref();
+        if let Some(telling) = waiting.filter(|t| t.of != registrations(later)) {
+            telling.give_up.cancel();
+        }
+    }
+
     /// Whether a task of the lane runs.
     pub(super) fn runs(&self, lane: Lane) -> bool {
-        self.lanes.get(&lane).is_some_and(|state| state.running)
+        self.by_lane.get(&lane).is_some_and(|state| state.running)
     }
 
     /// The lane's task has ended.
@@ -114,7 +161,7 @@ impl Lanes {
         now: Time,
         rng: &mut SmallRng,
     ) {
-        let state = self.lanes.entry(lane).or_default();
+        let state = self.by_lane.entry(lane).or_default();
         state.running = false;
         state.ended += 1;
         let error = match result {
@@ -144,14 +191,14 @@ impl Lanes {
 
     /// The lane has nothing to do: what failed is no longer wanted or was done by other means.
     pub(super) fn idle(&mut self, lane: Lane) {
-        if let Some(state) = self.lanes.get_mut(&lane).filter(|s| !s.running) {
+        if let Some(state) = self.by_lane.get_mut(&lane).filter(|s| !s.running) {
             state.failure = None;
         }
     }
 
     /// What was asked for has changed: try again at once.
     pub(super) fn forgive(&mut self) {
-        for failure in self.lanes.values_mut().filter_map(|s| s.failure.as_mut()) {
+        for failure in self.by_lane.values_mut().filter_map(|s| s.failure.as_mut()) {
             failure.next_try = Time::EPOCH;
         }
     }
@@ -159,13 +206,13 @@ impl Lanes {
     /// The failure to show: that of the lane that matters most.
     pub(super) fn failure(&self) -> Option<(&'static str, &Failure)> {
         let look = self.look.as_ref().map(|failure| ("look", failure));
-        let lane = |lane: Lane| Some((lane.as_str(), self.lanes.get(&lane)?.failure.as_ref()?));
+        let lane = |lane: Lane| Some((lane.as_str(), self.by_lane.get(&lane)?.failure.as_ref()?));
         look.or_else(|| Lane::ALL.into_iter().find_map(lane))
     }
 
     /// When the next lane may be tried again.
     pub(super) fn next_try(&self) -> Option<Time> {
-        self.lanes
+        self.by_lane
             .values()
             .filter_map(|s| Some(s.failure.as_ref()?.next_try))
             .min()
@@ -182,6 +229,12 @@ impl<P: Provider> Reconciler<P> {
     ) -> Result<(), CloudError> {
         // One for all groups: a Service may have hundreds of ports.
         let told = &OnceCell::new();
+        let registered = registrations(&groups);
+        let wait = (!registered.is_empty()).then(|| {
+            let lanes = self.lanes_of(shard);
+            lock(&lanes).tells(registered, self.clock.now())
+        });
+        let wait = wait.as_ref();
         let mut waiting = groups;
         let mut done = BTreeSet::new();
         let mut busy = BTreeSet::new();
@@ -194,7 +247,10 @@ impl<P: Provider> Reconciler<P> {
                 if ready && !busy.contains(&group.subject) && tasks.len() < AT_ONCE {
                     busy.insert(group.subject.clone());
                     tasks.push(async move {
-                        let result = self.run_group(shard, &group, told).await;
+                        let result = match self.all_told(shard, &group, (told, wait)).await {
+                            Ok(()) => self.run_group(shard, &group).await,
+                            Err(error) => Err(error),
+                        };
                         if result.is_ok() {
                             self.tell_of(&group);
                         }
@@ -223,15 +279,34 @@ impl<P: Provider> Reconciler<P> {
         first_error.or(superseded).map_or(Ok(()), Err)
     }
 
-    async fn run_group(
+    /// Waits until the nodes of a group's targets are told of them (K-20); fails where a later plan wants others.
+    async fn all_told(
         &self,
         shard: &P::Shard,
         group: &Group<P::Step>,
-        told: &OnceCell<()>,
+        (told, wait): (&OnceCell<()>, Option<&(Time, CancellationToken)>),
     ) -> Result<(), CloudError> {
-        if group.steps.iter().any(Step::registers) {
-            told.get_or_init(|| self.nodes_told(&group.services)).await;
+        let Some((since, give_up)) = wait.filter(|_| group.steps.iter().any(Step::registers))
+        else {
+            return Ok(());
+        };
+        if told.get().is_some() {
+            return Ok(());
         }
+        tokio::select! {
+            biased;
+            &() = told.get_or_init(|| self.nodes_told(&group.services, *since)) => {}
+            () = give_up.cancelled() => {
+                let answer = "a later plan carries more";
+                return Err(CloudError::new(Class::Superseded, group.id.to_string(), answer));
+            }
+        }
+        let lanes = self.lanes_of(shard);
+        lock(&lanes).told();
+        Ok(())
+    }
+
+    async fn run_group(&self, shard: &P::Shard, group: &Group<P::Step>) -> Result<(), CloudError> {
         let (lane, service) = (group.lane.as_str(), names(&group.services));
         for step in &group.steps {
             let result = self.provider.execute(step, &self.fence).await;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use onehop_core::crd::{LoadBalancerSpec, TakeOver};
-use onehop_core::id::ServiceKey;
+use onehop_core::id::{NodeName, ServiceKey};
 use onehop_core::time::Time;
 use onehop_runtime::backoff::Backoff;
 
@@ -54,6 +54,8 @@ pub(super) struct OfService {
     pub(super) withheld_since: Option<Time>,
     /// How far a take-over of it has come, while it is not ours.
     pub(super) take_over: Option<TakeOver>,
+    /// Nodes without an endpoint of it, since when, where that keeps them from being targets (AWS-404).
+    pub(super) without_endpoints: BTreeMap<NodeName, Time>,
     /// What was said about it.
     pub(super) said: Said,
 }

@@ -142,8 +142,8 @@ impl<P: Provider> Reconciler<P> {
     /// Waits until the nodes of these Services' pods were told of them. A controller that died between the registration
     /// of a target and the word to its node would leave one that no agent answers for or guards (ZD-12); as the word
     /// takes milliseconds, and a load balancer seconds, the registration can wait for it.
-    pub(super) async fn nodes_told(&self, services: &[ServiceKey]) {
-        let until = self.clock.now() + TOLD_WITHIN;
+    pub(super) async fn nodes_told(&self, services: &[ServiceKey], since: Time) {
+        let until = since + TOLD_WITHIN;
         let mut told = self.told.subscribe();
         loop {
             let untold = self.untold(services);

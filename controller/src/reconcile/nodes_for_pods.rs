@@ -1,13 +1,15 @@
-//! Nodes that are targets because they host pods of the Service (AZ-254): of the others none is a candidate, and which of
-//! them leave, and when, is the membership policy's.
+//! Nodes that are targets because they host pods of the Service (AZ-254, AWS-404), and nodes that are none (AWS-400): of the
+//! others none is a candidate, and which of them leave, and when, is the membership policy's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use onehop_core::id::{NodeName, PortKey};
+use onehop_core::time::Time;
 
 use crate::index::Index;
-use crate::plan::Intent;
-use crate::plan::membership::{Owner, State};
+use crate::plan::membership::{Member, Owner, State};
+use crate::plan::{Intent, Machine};
 
 /// What is known of the Service's pods on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,4 +59,60 @@ pub(super) fn nodes_for_pods(
             }
         }
     }
+}
+
+/// Withdraws the nodes that can be no targets.
+pub(super) fn fit_nodes(intent: &mut Intent, is_unfit: impl Fn(&Machine) -> bool) {
+    let unfit: BTreeSet<NodeName> = intent
+        .machines
+        .values()
+        .filter(|machine| is_unfit(machine))
+        .map(|machine| machine.node.clone())
+        .collect();
+    for (member, node) in node_members(intent) {
+        if unfit.contains(&node) && matches!(member.state, State::Ready | State::NotReady) {
+            member.state = State::Withdrawn;
+        }
+    }
+}
+
+/// Of a Service with policy Local, the nodes without a ready endpoint come in no more: until their first failed check they
+/// would be sent flows that nobody takes. One that is in stays, since its health check takes it out, for as long as a target
+/// is held at most: a pod that comes back to it costs no registration (AWS-404). `without` is since when nodes have none.
+pub(super) fn local_nodes(
+    index: &Index,
+    intent: &mut Intent,
+    without: &mut BTreeMap<NodeName, Time>,
+    now: Time,
+) {
+    let endpoints = index.endpoints(&intent.service);
+    let ready = endpoints.iter().filter(|(_, e)| e.conditions.ready);
+    let hosts: BTreeSet<NodeName> = ready.filter_map(|(_, e)| e.node().cloned()).collect();
+    let hold = Duration::from_secs(intent.spec.membership.hold_max_seconds.into());
+    let mut seen = BTreeSet::new();
+    for (member, node) in node_members(intent).filter(|(_, node)| !hosts.contains(node)) {
+        let since = *without.entry(node.clone()).or_insert(now);
+        seen.insert(node);
+        if member.state == State::Ready {
+            member.state = if since + hold <= now {
+                State::Withdrawn
+            } else {
+                State::NotReady
+            };
+        }
+    }
+    without.retain(|node, _| seen.contains(node));
+}
+
+/// All members of an intent that are nodes.
+fn node_members(intent: &mut Intent) -> impl Iterator<Item = (&mut Member, NodeName)> {
+    let ports = intent.members.values_mut();
+    let lists = ports.flat_map(|port| [&mut port.nodes.list, &mut port.vips.list]);
+    lists.flatten().filter_map(|member| {
+        let Owner::Node(node) = &member.owner else {
+            return None;
+        };
+        let node = node.clone();
+        Some((member, node))
+    })
 }

@@ -238,6 +238,10 @@ impl<P: Provider> Reconciler<P> {
         for lane in Lane::ALL {
             let shared = self.lanes_of(shard);
             let groups = plan.runnable(lane);
+            if lane == Lane::Members && lock(&shared).runs(lane) {
+                lock(&shared).supersede(&groups);
+                self.provider.supersede(shard, plan);
+            }
             if groups.is_empty() {
                 // Nothing wanted of the lane at all, not even later.
                 if plan.groups.iter().all(|g| g.lane != lane) {
@@ -246,9 +250,6 @@ impl<P: Provider> Reconciler<P> {
                 continue;
             }
             if !lock(&shared).take(lane, mark, now) {
-                if lane == Lane::Members && lock(&shared).runs(lane) {
-                    self.provider.supersede(shard, plan);
-                }
                 continue;
             }
             let this = Arc::clone(self);

@@ -13,6 +13,7 @@ mod cluster;
 mod economy;
 #[path = "../shared/gated.rs"]
 mod gated;
+mod left;
 mod owners;
 mod peer;
 mod reported;

@@ -229,7 +229,7 @@ async fn aws500_c64_c75_the_api_server_calls_it_and_pods_are_made_where_it_is_aw
         assert_eq!(
             webhook.failure_policy.as_deref(),
             Some("Ignore"),
-            "C-75, L-44"
+            "C-75, L-44, AWS-959, AI-57"
         );
     }
     site.gets("ZD-94: a pod is made where it is away", 0)

@@ -136,13 +136,15 @@ async fn aws771_fc29_whom_targets_see_by_their_type_and_the_attribute() -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn aws092_the_health_check_node_port_drives_targets_that_are_nodes() -> Result<()> {
+async fn aws092_aws404_ai22_nodes_are_targets_once_they_have_a_pod_and_their_health_check_drives_them()
+-> Result<()> {
     let world = world().await?;
     let node = |name: &str| -> Result<IpAddr> { Ok(world.kubelet(name)?.node().address().into()) };
     let (a, b) = (node("a")?, node("b")?);
     let address = serve(&world, of_nodes()).await?;
     let (up, down) = (TargetState::Healthy, TargetState::Unhealthy);
-    states_are(&world, &[(a, up), (b, down)]).await?;
+    // AI-22: the other node would take flows until its first failed check.
+    states_are(&world, &[(a, up)]).await?;
     let first = who_answers(&world, address).await?;
     ensure!(first.len() == 1, "AWS-092: {first:?}");
     another_pod(&world, "web-2", "b").await?;
@@ -150,6 +152,7 @@ async fn aws092_the_health_check_node_port_drives_targets_that_are_nodes() -> Re
     let both = who_answers(&world, address).await?;
     ensure!(both.len() == 2, "AWS-092: {both:?}");
     delete_pod(&world, "web").await?;
+    // AWS-404: it stays for a while, so that a pod that comes back costs no registration.
     states_are(&world, &[(a, down), (b, up)]).await?;
     let second = who_answers(&world, address).await?;
     ensure!(

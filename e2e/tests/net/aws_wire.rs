@@ -42,8 +42,8 @@ async fn aws069_aws771_aws776_the_proxy_protocol_on_the_wire_by_target_type_and_
     let pod: IpAddr = world.pod_place("proxied").await?.1.into();
     ensure!(pod != first, "a pod of its own");
     let node = |name: &str| -> Result<IpAddr> { Ok(world.kubelet(name)?.node().address().into()) };
-    let (a, b) = (node("a")?, node("b")?);
-    let (up, down) = (TargetState::Healthy, TargetState::Unhealthy);
+    let a = node("a")?;
+    let up = TargetState::Healthy;
     let address = serve(&world, of_pods()).await?;
     let client = world.client.address();
     let key = format!("{PREFIX}target-group-attributes");
@@ -55,7 +55,7 @@ async fn aws069_aws771_aws776_the_proxy_protocol_on_the_wire_by_target_type_and_
     for instance in [false, true] {
         for (kept, proxied) in [(false, false), (false, true), (true, true), (true, false)] {
             let (manifest, targets) = if instance {
-                (of_nodes(), vec![(a, up), (b, down)])
+                (of_nodes(), vec![(a, up)])
             } else {
                 (of_pods(), vec![(pod, up)])
             };

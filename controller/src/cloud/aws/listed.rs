@@ -45,7 +45,7 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
     for port in &intent.spec.ports {
         let key = port.key();
         let mut in_mode = false;
-        let groups = groups_of(intent, port.port, seen);
+        let groups = groups_of(port.port, seen);
         for group in groups.filter(|group| carries(group.protocol, port.protocol)) {
             let retired = group.retired().is_some();
             in_mode |= !retired && mode_of(group.target) == port.mode;
@@ -94,7 +94,7 @@ pub(super) fn is_full(most: usize, intent: &Intent, port: &PortKey, seen: &Obser
         let targets = group.targets.as_ref().map_or(0, BTreeMap::len);
         group.retired().is_none() && targets >= most
     };
-    most > 0 && numbers.any(|p| groups_of(intent, p.port, seen).any(full))
+    most > 0 && numbers.any(|p| groups_of(p.port, seen).any(full))
 }
 
 /// Gates of the peer's for groups that it has made for this Service, which we have now: its bindings are named as groups
@@ -102,7 +102,7 @@ pub(super) fn is_full(most: usize, intent: &Intent, port: &PortKey, seen: &Obser
 pub(super) fn peer_gates(intent: &Intent, seen: &Observed) -> BTreeMap<String, PortKey> {
     let mut gates = BTreeMap::new();
     for port in &intent.spec.ports {
-        let groups = groups_of(intent, port.port, seen);
+        let groups = groups_of(port.port, seen);
         let peers = groups.filter(|group| group.name.starts_with("k8s-"));
         for group in peers.filter(|group| carries(group.protocol, port.protocol)) {
             let gate = format!("{}{}", gate::PEER_PREFIX, group.name);

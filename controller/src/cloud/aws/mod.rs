@@ -13,19 +13,22 @@ pub mod names;
 mod outcome;
 pub mod plan;
 pub mod resolve;
+pub mod rules;
 pub mod settings;
 pub mod stack;
 pub mod step;
 mod takeover;
+mod tenants;
 #[cfg(test)]
 mod testkit;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 
-use onehop_core::crd::{HealthCheck, LoadBalancerPort, LoadBalancerSpec};
-use onehop_core::id::{Cidr, PortKey, ServiceKey, ServiceUid};
+use onehop_core::crd::{HealthCheck, LoadBalancerPort, LoadBalancerSpec, MembershipPolicy};
+use onehop_core::id::{Cidr, IpFamily, PortKey, ServiceKey, ServiceUid};
 use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
@@ -33,15 +36,16 @@ pub use self::takeover::FINALIZER as PEER_FINALIZER;
 
 use self::client::Client;
 use self::model::{Observed, Tagged};
-use self::settings::{PeerServices, Settings};
+use self::rules::RuleBook;
+use self::settings::{LocalNodes, PeerServices, Settings};
 use self::step::AwsStep;
 use self::takeover::Situation;
 use super::{AddressBook, CloudError, Holder};
 use crate::lease::Fence;
 use crate::plan::custody::{Custody, Release};
 use crate::plan::{
-    Effect, Existing, Found, Giver, Intent, Listed, Look, Market, MissingRight, Outcome, Placed,
-    Plan, Provider, Resolution,
+    Effect, Existing, Found, Giver, Intent, Listed, Look, Machine, Market, MissingRight, Outcome,
+    Placed, Plan, Provider, Resolution,
 };
 
 /// The provider.
@@ -49,12 +53,17 @@ use crate::plan::{
 pub struct Aws {
     client: Client,
     settings: Settings,
+    rules: Mutex<RuleBook>,
 }
 
 impl Aws {
     /// A provider over a client.
-    pub const fn new(client: Client, settings: Settings) -> Self {
-        Self { client, settings }
+    pub fn new(client: Client, settings: Settings) -> Self {
+        Self {
+            client,
+            settings,
+            rules: Mutex::default(),
+        }
     }
 }
 
@@ -86,12 +95,13 @@ impl Provider for Aws {
     fn place(
         &self,
         _service: &ServiceSpec,
-        _spec: &LoadBalancerSpec,
-        _market: &Market,
+        spec: &LoadBalancerSpec,
+        market: &Market,
         _book: &mut AddressBook,
     ) -> Placed {
         Placed {
             giver: Giver::Cloud,
+            refusal: tenants::forbidden(&market.policy, &self.settings, spec),
             ..Placed::default()
         }
     }
@@ -118,6 +128,24 @@ impl Provider for Aws {
         Box::pin(self.client.observe(shard)).await
     }
 
+    fn target_families(
+        &self,
+        _service: &ServiceSpec,
+        spec: &LoadBalancerSpec,
+        _addresses: &[IpAddr],
+    ) -> Vec<IpFamily> {
+        vec![resolve::target_family(&self.settings, spec)]
+    }
+
+    fn is_unfit(&self, spec: &LoadBalancerSpec, machine: &Machine) -> bool {
+        resolve::is_unfit(&self.settings, spec, machine)
+    }
+
+    fn waits_for_local_endpoints(&self, spec: &LoadBalancerSpec) -> bool {
+        spec.membership.policy == MembershipPolicy::ZeroDrop
+            && self.settings.local_nodes == LocalNodes::WithEndpoints
+    }
+
     fn target_addresses(&self, seen: &Observed) -> BTreeSet<IpAddr> {
         seen.target_addresses()
     }
@@ -129,7 +157,23 @@ impl Provider for Aws {
         seen: &Observed,
         now: Time,
     ) -> Plan<AwsStep> {
-        plan::plan(&self.settings, shard, intents.first(), seen, now)
+        let intent = intents.first();
+        let rules = match intent.map(|intent| wanted::stack(&self.settings, intent, seen)) {
+            None => Some(BTreeSet::new()),
+            Some(Ok(stack)) => Some(wanted::target_rules(&self.settings, &stack, seen)),
+            // Those that it had are needed on.
+            Some(Err(_)) => None,
+        };
+        if let Some(rules) = rules {
+            // No critical section can panic half-way.
+            let mut book = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+            book.note(shard, rules);
+        }
+        plan::plan(&self.settings, shard, intent, seen, now)
+    }
+
+    async fn tidy(&self, fence: &Fence) -> Result<(), CloudError> {
+        Box::pin(self.client.revoke_surplus(&self.rules, fence)).await
     }
 
     fn their_finalizer(&self) -> Option<&'static str> {

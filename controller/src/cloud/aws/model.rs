@@ -244,6 +244,8 @@ pub struct Group {
     pub used_by: Vec<String>,
     /// Targets, once read.
     pub targets: Option<BTreeMap<TargetId, TargetHealth>>,
+    /// When they were read last.
+    pub read_at: Option<Time>,
     /// Targets that the service refused to register.
     pub refused: BTreeMap<TargetId, RefusedTarget>,
 }

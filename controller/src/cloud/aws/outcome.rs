@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use onehop_core::id::Protocol;
 use onehop_core::time::Time;
 
+use super::annotations::{self, keys};
 use super::model::{Balancer, BalancerState, Group, HealthState, Observed, Tagged};
 use super::settings::Settings;
 use super::stack::Stack;
 use super::wanted::{
-    balancer_of, balancers, cloud_state, current_group, decide, floor, groups_of, refused, stack,
-    usable, zones_left,
+    are_alike, balancer_of, balancers, cloud_state, current_group, decide, floor, groups_of, live,
+    refused, stack, subnets_now, usable, zones_left,
 };
 use crate::plan::membership::{Action, Decision, MassRemoval};
 use crate::plan::{HostName, Intent, Notice, Outcome, PortCount, Programmed};
@@ -27,7 +28,7 @@ pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now
     let mut left_out = Vec::new();
     for port in &intent.spec.ports {
         let mut count = PortCount::default();
-        for group in groups_of(intent, port.port, seen) {
+        for group in groups_of(port.port, seen) {
             resources.push(("targetGroup", group.arn.clone(), group.generation()));
             let decision = decide(intent, group, now);
             if group.retired().is_none() {
@@ -45,6 +46,11 @@ pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now
     let groups = seen.security_groups.iter();
     resources.extend(groups.map(|group| ("securityGroup", group.id.clone(), 1)));
     let mut notices = left_out;
+    notices.extend(alike(intent, seen));
+    notices.extend(other_name(settings, intent, seen));
+    if let Ok(stack) = &built {
+        notices.extend(no_room_to_move(stack, intent, seen));
+    }
     // A group that two ports share says it once.
     notices.dedup();
     let programmed = match &built {
@@ -71,6 +77,63 @@ pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now
         ports,
         mass_removal,
     }
+}
+
+/// AWS-115: load balancers of which nothing tells which one replaces the other one.
+fn alike(intent: &Intent, seen: &Observed) -> Option<Notice> {
+    let all = balancers(intent, seen);
+    let [first, rest @ ..] = all.as_slice() else {
+        return None;
+    };
+    let alike =
+        |other: &&&Balancer| first.scheme == other.scheme && are_alike(*first, **other, intent);
+    let alike: Vec<&str> = rest.iter().filter(alike).map(|b| b.arn.as_str()).collect();
+    (!alike.is_empty()).then(|| Notice {
+        reason: "OwnershipConflict",
+        message: format!(
+            "several load balancers carry the tags of this Service and nothing tells which of them is the newer one: {} \
+             is served by, and {} is left alone; delete what nobody uses",
+            first.arn,
+            alike.join(", ")
+        ),
+        degrades: true,
+    })
+}
+
+/// AWS-042, AWS-631: a name counts only when a load balancer is made, and one that replaces another cannot have its name.
+fn other_name(settings: &Settings, intent: &Intent, seen: &Observed) -> Option<Notice> {
+    let asked = annotations::of_options(settings, &intent.spec).name?;
+    let there = live(intent, seen).filter(|balancer| balancer.name != asked)?;
+    Some(Notice {
+        reason: "AnnotationIgnored",
+        message: format!(
+            "{}{}: {asked:?} counts only when a load balancer is made, and not for one that replaces another of that name: \
+             this one stays {}",
+            keys::PREFIX,
+            keys::NAME,
+            there.name
+        ),
+        degrades: false,
+    })
+}
+
+/// AWS-207: the only zone that a load balancer has cannot change its subnet.
+fn no_room_to_move(stack: &Stack, intent: &Intent, seen: &Observed) -> Option<Notice> {
+    let there = balancer_of(intent, stack.balancer.scheme, seen)?;
+    let wanted: BTreeSet<&String> = stack.balancer.subnets.iter().map(|m| &m.subnet).collect();
+    let moves = wanted != there.subnets.keys().collect();
+    let stuck = moves && subnets_now(there, &stack.balancer.subnets, seen).is_none();
+    let had: Vec<&str> = there.subnets.keys().map(String::as_str).collect();
+    stuck.then(|| Notice {
+        reason: "SubnetRejected",
+        message: format!(
+            "AWS does not change the subnet of a zone in one call, and no other zone of {} would serve meanwhile: it stays in \
+             {}. Name a subnet of another zone too, for the time of the change",
+            there.name,
+            had.join(", ")
+        ),
+        degrades: true,
+    })
 }
 
 /// AWS-430, AWS-432: targets that the service did not take, by what it said.

@@ -17,7 +17,8 @@ use super::annotations::{self, Hint, Wishes, keys};
 use super::health;
 use super::model::IpType;
 use super::settings::{Flavour, Settings};
-use crate::plan::{Notice, Refusal, Resolution};
+use super::stack;
+use crate::plan::{Machine, Notice, Refusal, Resolution};
 
 /// Option of the attribute that keeps the client's address.
 pub const PRESERVE: &str = "preserve_client_ip.enabled";
@@ -321,6 +322,30 @@ fn choose_mode(
             Err(refusal("TargetModeImpossible", message))
         }
     }
+}
+
+/// Labels of nodes that are no targets (AWS-400), beside the one that is excluded everywhere.
+const UNFIT: [&str; 2] = [
+    "node-role.kubernetes.io/master",
+    "alpha.service-controller.kubernetes.io/exclude-balancer",
+];
+
+/// Whether a node can be no target: by what it is (AWS-400), or by the labels that the Service asks for (AWS-080).
+pub(super) fn is_unfit(settings: &Settings, spec: &LoadBalancerSpec, machine: &Machine) -> bool {
+    let labels = &machine.labels;
+    let asked = annotations::of_options(settings, spec).node_labels;
+    let fargate = labels.get("eks.amazonaws.com/compute-type");
+    UNFIT.iter().any(|label| labels.contains_key(*label))
+        || fargate.is_some_and(|kind| kind == "fargate")
+        || asked
+            .iter()
+            .any(|(key, value)| labels.get(key) != Some(value))
+}
+
+/// The family of a Service's targets (AWS-049).
+pub(super) fn target_family(settings: &Settings, spec: &LoadBalancerSpec) -> IpFamily {
+    let asked = annotations::of_options(settings, spec).ip_type;
+    stack::target_family(asked.unwrap_or(IpType::Ipv4), &spec.families)
 }
 
 /// Which address targets see (AWS-771).

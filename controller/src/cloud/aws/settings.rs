@@ -52,8 +52,19 @@ pub struct Settings {
     pub dns_grace: Duration,
     /// Most targets of one group; 0 for no limit (AWS-433).
     pub max_targets: usize,
+    /// Which nodes become targets with externalTrafficPolicy Local (AWS-404).
+    pub local_nodes: LocalNodes,
     /// Taking over from aws-load-balancer-controller.
     pub take_over: TakeOver,
+}
+
+/// Which nodes become targets with externalTrafficPolicy Local, under zero-drop (AWS-404).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalNodes {
+    /// Those that have a ready endpoint.
+    WithEndpoints,
+    /// All: their health check tells which of them have one.
+    All,
 }
 
 /// What is taken over from aws-load-balancer-controller, and when (AWS-013, AWS-124).
@@ -150,6 +161,7 @@ impl Settings {
             switch_tail: Duration::from_mins(2),
             dns_grace: Duration::from_mins(15),
             max_targets: 0,
+            local_nodes: LocalNodes::WithEndpoints,
             take_over: TakeOver {
                 peer: PeerServices::MayAct,
                 of: Selection::default(),

@@ -262,12 +262,14 @@ impl AwsStep {
             Self::CreateBalancer(spec) => (Act::Create, balancer(&spec.name)),
             // Each kind of change fails alone (AWS-602).
             Self::AdjustBalancer { name, change } => {
-                (Act::Adjust, balancer(&format!("{name}/{}", change.word())))
+                let (turn, word) = change.part();
+                (Act::Adjust, balancer(name).part(turn, word))
             }
             Self::DeleteBalancer { name, .. } => (Act::Delete, balancer(name)),
             Self::CreateGroup(spec) => (Act::Create, group(&spec.name)),
             Self::AdjustGroup { name, change } => {
-                (Act::Adjust, group(&format!("{name}/{}", change.word())))
+                let (turn, word) = change.part();
+                (Act::Adjust, group(name).part(turn, word))
             }
             Self::DeleteGroup { name } => (Act::Delete, group(name)),
             Self::Register { group: name, .. } => (Act::Fill, group(name)),
@@ -376,13 +378,14 @@ impl Step for AwsStep {
 }
 
 impl BalancerChange {
-    const fn word(&self) -> &'static str {
+    /// The part that it changes, and its turn (AWS-602).
+    const fn part(&self) -> (u8, &'static str) {
         match self {
-            Self::Attributes(_) => "attributes",
-            Self::SecurityGroups(_) => "security-groups",
-            Self::Subnets(_) => "subnets",
-            Self::IpType(_) => "ip-type",
-            Self::Tags(_) | Self::Untag(_) | Self::Adopt(_) | Self::Disown(_) => "tags",
+            Self::Tags(_) | Self::Untag(_) | Self::Adopt(_) | Self::Disown(_) => (0, "tags"),
+            Self::SecurityGroups(_) => (1, "security-groups"),
+            Self::Subnets(_) => (2, "subnets"),
+            Self::IpType(_) => (3, "ip-type"),
+            Self::Attributes(_) => (4, "attributes"),
         }
     }
 
@@ -399,11 +402,11 @@ impl BalancerChange {
 }
 
 impl GroupChange {
-    const fn word(&self) -> &'static str {
+    const fn part(&self) -> (u8, &'static str) {
         match self {
-            Self::Attributes(_) => "attributes",
-            Self::Check(_) => "check",
-            Self::Tags(_) | Self::Untag(_) => "tags",
+            Self::Tags(_) | Self::Untag(_) => (0, "tags"),
+            Self::Check(_) => (1, "check"),
+            Self::Attributes(_) => (2, "attributes"),
         }
     }
 

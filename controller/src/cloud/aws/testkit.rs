@@ -16,7 +16,7 @@ use super::model::{
     SecurityGroup, Subnet, TargetHealth,
 };
 use super::names;
-use super::resolve::resolve;
+use super::resolve::{is_unfit, resolve};
 use super::settings::Settings;
 use super::stack::{self, GroupRef, Live, Stack};
 use super::step::{AwsStep, BalancerChange, GroupChange};
@@ -126,6 +126,15 @@ pub(super) fn intent(
     let spec = resolution
         .spec
         .unwrap_or_else(|| panic!("refused: {:?}", resolution.refusals));
+    let machine = |n: u8| {
+        let machine = Machine {
+            node: format!("node-{n}").into(),
+            provider_id: format!("aws:///zone-{n}/i-{n:017x}"),
+            zone: None,
+            labels: [("pool".to_owned(), format!("{n}"))].into(),
+        };
+        (IpAddr::from([192, 168, 1, n]), machine)
+    };
     let of = |port: &onehop_core::crd::LoadBalancerPort| {
         let target = port.target_port.unwrap_or(8080);
         let pods = pods
@@ -135,7 +144,15 @@ pub(super) fn intent(
             .port(&port.key())
             .and_then(|p| p.node_port)
             .unwrap_or(1);
-        let nodes = (1..=2).map(|n| member([192, 168, 1, n], node_port, State::Ready));
+        let nodes = (1..=2).map(|n| {
+            let unfit = is_unfit(&settings(), &spec, &machine(n).1);
+            let state = if unfit {
+                State::Withdrawn
+            } else {
+                State::Ready
+            };
+            member([192, 168, 1, n], node_port, state)
+        });
         let list = |list: Vec<Member>| Members {
             list,
             ..Members::default()
@@ -146,15 +163,6 @@ pub(super) fn intent(
             vips: Members::default(),
         };
         (port.key(), members)
-    };
-    let machine = |n: u8| {
-        let machine = Machine {
-            node: format!("node-{n}").into(),
-            provider_id: format!("aws:///zone-{n}/i-{n:017x}"),
-            zone: None,
-            labels: [("pool".to_owned(), format!("{n}"))].into(),
-        };
-        (IpAddr::from([192, 168, 1, n]), machine)
     };
     Intent {
         service: service.key.clone(),
@@ -180,7 +188,15 @@ pub(super) fn stack_of(
         return Err(resolution.refusals);
     }
     let intent = intent(service, resolution, &[(1, State::Ready)]);
-    stack::build(settings, &intent, network, Live { balancer: live })
+    stack::build(
+        settings,
+        &intent,
+        network,
+        Live {
+            balancer: live,
+            ..Live::default()
+        },
+    )
 }
 
 /// A load balancer that is there.
@@ -306,6 +322,7 @@ impl Model {
                     attributes: Some(BTreeMap::new()),
                     used_by: Vec::new(),
                     targets: Some(BTreeMap::new()),
+                    read_at: Some(NOW),
                     refused: BTreeMap::new(),
                 };
                 self.seen.groups.push(made);

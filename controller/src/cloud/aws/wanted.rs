@@ -6,19 +6,19 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use onehop_core::crd::{HealthBy, MembershipPolicy, ProviderOption, Scheme, TargetMode};
-use onehop_core::id::{PortKey, Zone};
+use onehop_core::id::{IpFamily, PortKey, Zone};
 use onehop_core::time::Time;
 
 use super::annotations::keys;
 use super::model::{
-    Balancer, BalancerState, Group, HealthState, Observed, RefusedTarget, Tagged, TargetHealth,
-    TargetId, TargetType,
+    Balancer, BalancerState, Group, HealthState, IpType, Observed, RefusedTarget, Rule, RuleSource,
+    SecurityGroup, Tagged, TargetHealth, TargetId, TargetType,
 };
 use super::names;
-use super::settings::Settings;
-use super::stack::{self, GroupSpec, Live, Stack};
+use super::settings::{BackendGroup, Settings};
+use super::stack::{self, GroupSpec, Live, Mapping, Stack, TargetSource};
 use crate::plan::membership::{
-    self, Action, CloudState, Decision, Guard, Kind, Policy, Readiness, TargetKey,
+    self, Action, CloudState, Decision, Guard, Kind, Policy, Readiness, Reason, TargetKey, Verdict,
 };
 use crate::plan::{Intent, Machine, Refusal};
 
@@ -29,14 +29,25 @@ pub(super) const RESYNC: Duration = Duration::from_mins(1);
 /// Share of a group that may leave for no known reason without a second look (AWS-641).
 const MASS_PERCENT: u8 = 50;
 
-/// The Service's load balancers, the newest first.
+/// The Service's load balancers, the newest first. An earlier Service of the same name may have left one: that is the
+/// Service's too (AWS-011).
 pub(super) fn balancers<'a>(intent: &Intent, seen: &'a Observed) -> Vec<&'a Balancer> {
-    let own = |b: &&Balancer| {
-        b.uid().as_ref() == Some(&intent.uid) && b.resource() == names::LOAD_BALANCER
-    };
+    let own = |b: &&Balancer| b.resource() == names::LOAD_BALANCER;
     let mut all: Vec<_> = seen.balancers.iter().filter(own).collect();
-    all.sort_by(|a, b| (b.generation(), &a.arn).cmp(&(a.generation(), &b.arn)));
+    all.sort_by(|a, b| (newness(*b, intent), &a.arn).cmp(&(newness(*a, intent), &b.arn)));
     all
+}
+
+/// Whether nothing tells which of two objects replaces the other one: then neither goes (AWS-115).
+pub(super) fn are_alike(one: &dyn Tagged, other: &dyn Tagged, intent: &Intent) -> bool {
+    newness(one, intent) == newness(other, intent)
+}
+
+/// Of two objects for one purpose the one with more of this is the newer: made for this very Service, and of a later
+/// generation (AWS-115).
+fn newness(object: &dyn Tagged, intent: &Intent) -> (bool, u32) {
+    let own = object.uid().as_ref() == Some(&intent.uid);
+    (own, object.generation())
 }
 
 /// The load balancer that lives: the newest that is not replaced.
@@ -53,10 +64,17 @@ pub(super) fn balancer_of<'a>(
     scheme: Scheme,
     seen: &'a Observed,
 ) -> Option<&'a Balancer> {
-    let of = balancers(intent, seen)
-        .into_iter()
-        .filter(|b| b.scheme == scheme);
-    of.max_by_key(|b| (b.retired().is_none(), b.generation()))
+    let mut of: Vec<_> = balancers(intent, seen);
+    of.retain(|b| b.scheme == scheme);
+    // The first of those that are alike.
+    of.sort_by_key(|b| b.retired().is_some());
+    of.first().copied()
+}
+
+/// The security group that was made for the Service's load balancer.
+pub(super) fn managed_group(seen: &Observed) -> Option<&SecurityGroup> {
+    let mut all = seen.security_groups.iter();
+    all.find(|group| group.resource() == names::MANAGED_GROUP)
 }
 
 /// What AWS should have.
@@ -67,20 +85,56 @@ pub(super) fn stack(
 ) -> Result<Stack, Vec<Refusal>> {
     let live = Live {
         balancer: live(intent, seen),
+        managed: managed_group(seen).map(|group| group.name.as_str()),
     };
     stack::build(settings, intent, &seen.network, live)
 }
 
+/// The rules on targets, as far as their sources are there.
+pub(super) fn target_rules(settings: &Settings, stack: &Stack, seen: &Observed) -> BTreeSet<Rule> {
+    let backend = match &settings.backend {
+        BackendGroup::Given(id) => Some(id.clone()),
+        BackendGroup::Ours => seen.backend.as_ref().map(|group| group.id.clone()),
+        BackendGroup::Off => None,
+    };
+    let rule = |rule: &stack::TargetRule| {
+        let source = match &rule.source {
+            TargetSource::Backend => RuleSource::Group(backend.clone()?),
+            TargetSource::Range(source) => source.clone(),
+        };
+        Some(Rule {
+            protocol: rule.protocol,
+            from: rule.from.into(),
+            to: rule.to.into(),
+            source,
+        })
+    };
+    stack.target_rules.iter().filter_map(rule).collect()
+}
+
+/// The subnets that a load balancer can be given at once, out of those that it should have. It cannot change the subnet of a
+/// zone in one call: such a zone goes first, if another one stays meanwhile (AWS-207).
+pub(super) fn subnets_now(
+    there: &Balancer,
+    wanted: &[Mapping],
+    seen: &Observed,
+) -> Option<Vec<Mapping>> {
+    let zone = |id: &String| Some(&seen.network.subnets.get(id)?.zone);
+    let had: Vec<&String> = there.subnets.keys().collect();
+    let changes = |mapping: &Mapping| {
+        let mut others = had.iter().filter(|id| ***id != mapping.subnet);
+        others.any(|id| zone(id).is_some() && zone(id) == zone(&mapping.subnet))
+    };
+    let stay: Vec<Mapping> = wanted.iter().filter(|m| !changes(m)).cloned().collect();
+    // Of those that stay one has to be there already, if any zone changes.
+    let enough = stay.len() == wanted.len() || stay.iter().any(|m| had.contains(&&m.subnet));
+    (enough && !stay.is_empty()).then_some(stay)
+}
+
 /// All groups of a port number of this Service.
-pub(super) fn groups_of<'a>(
-    intent: &Intent,
-    service_port: u16,
-    seen: &'a Observed,
-) -> impl Iterator<Item = &'a Group> {
-    let uid = intent.uid.clone();
-    seen.groups
-        .iter()
-        .filter(move |g| g.uid().as_ref() == Some(&uid) && g.service_port() == Some(service_port))
+pub(super) fn groups_of(service_port: u16, seen: &Observed) -> impl Iterator<Item = &Group> {
+    let of = move |g: &&Group| g.service_port() == Some(service_port);
+    seen.groups.iter().filter(of)
 }
 
 /// The group that a listener should use: the newest of the wanted kind that is not on its way out and
@@ -95,15 +149,20 @@ pub(super) fn current_group<'a>(
         group.used_by.is_empty()
             || balancer.is_some_and(|balancer| group.used_by.contains(&balancer.arn))
     };
-    groups_of(intent, spec.service_port, seen)
+    groups_of(spec.service_port, seen)
         .filter(|group| group.retired().is_none() && same_kind(group, spec) && free(group))
-        .max_by_key(|group| group.generation())
+        .max_by_key(|group| newness(*group, intent))
 }
 
 /// AWS-604: only type, protocol, family or check make another group.
 fn same_kind(group: &Group, spec: &GroupSpec) -> bool {
     (group.target, group.protocol, group.ip_type) == (spec.target, spec.protocol, spec.ip_type)
         && group.check.same_kind(&spec.check)
+}
+
+/// Whether a group is of the kind that is asked for, for the same port.
+pub(super) fn is_for(group: &Group, spec: &GroupSpec) -> bool {
+    group.service_port() == Some(spec.service_port) && same_kind(group, spec)
 }
 
 /// Ports whose members a group has: those of its number, or, while it is replaced, what is left of them.
@@ -145,8 +204,10 @@ pub(super) fn known_targets(
     group: &Group,
     machines: &BTreeMap<IpAddr, Machine>,
 ) -> (BTreeMap<TargetKey, CloudState>, Vec<TargetId>) {
+    let family = family_of(group.ip_type);
     let by_id: BTreeMap<&str, IpAddr> = machines
         .iter()
+        .filter(|(address, _)| IpFamily::of(**address) == family)
         .filter_map(|(address, machine)| Some((instance_id(&machine.provider_id)?, *address)))
         .collect();
     let (mut known, mut strangers) = (BTreeMap::new(), Vec::new());
@@ -194,6 +255,9 @@ pub(super) fn decide(intent: &Intent, group: &Group, now: Time) -> Decision {
     };
     let mode = mode_of(group.target);
     let (known, _) = known_targets(group, &intent.machines);
+    if is_frozen(intent, group, &port) {
+        return kept(&known);
+    }
     let members = intent.explained(&port, mode, known.keys());
     let policy = policy(intent, &port, mode);
     // The peer's timing knows no zones (K-31), and with policy Local it is not known how many of a zone can be healthy.
@@ -204,6 +268,42 @@ pub(super) fn decide(intent: &Intent, group: &Group, now: Time) -> Decision {
         BTreeMap::new()
     };
     membership::decide_in_zones(&policy, &members, (&known, &zones), intent.view, now)
+}
+
+/// The family of a group's targets.
+const fn family_of(ip_type: IpType) -> IpFamily {
+    match ip_type {
+        IpType::Ipv6 => IpFamily::V6,
+        IpType::Ipv4 | IpType::Dualstack => IpFamily::V4,
+    }
+}
+
+/// Whether a group is of a kind that the Service has no targets of any more: it had node ports, or the other family. What
+/// such a group has serves on until another one has taken over (AWS-623).
+fn is_frozen(intent: &Intent, group: &Group, port: &PortKey) -> bool {
+    let (mode, family) = (mode_of(group.target), family_of(group.ip_type));
+    let members = intent.members(port, mode).map_or(&[][..], |m| &m.list);
+    let of_kind = members
+        .iter()
+        .any(|m| IpFamily::of(m.key.address) == family);
+    let mut ports = intent.spec.ports.iter().filter(|p| p.key() == *port);
+    let other_mode = mode == TargetMode::Node && ports.any(|p| p.mode != mode);
+    // A dualstack load balancer's groups are of either family, others' of one.
+    let other_family = !members.is_empty();
+    !of_kind && (other_mode || other_family)
+}
+
+/// Everything stays as it is.
+fn kept(known: &BTreeMap<TargetKey, CloudState>) -> Decision {
+    let registered = known.iter().filter(|(_, state)| state.registered());
+    let keep = Verdict {
+        action: Action::Keep,
+        reason: Reason::BelowFloor,
+    };
+    Decision {
+        verdicts: registered.map(|(key, _)| (*key, keep)).collect(),
+        ..Decision::default()
+    }
 }
 
 /// Whether load balancer nodes send to targets of their own zone only, as is AWS's default (ZD-23).
@@ -378,8 +478,10 @@ pub(super) fn next_look(
         looks.extend(grace.map(|at| at.max(now + POLL)));
     }
     for intent in intents {
-        let own = |g: &&Group| g.uid().as_ref() == Some(&intent.uid) && g.retired().is_none();
-        for group in seen.groups.iter().filter(own) {
+        for group in seen.groups.iter().filter(|g| g.retired().is_none()) {
+            // By the last read, not by this look: other looks come between (AWS-423).
+            let due = group.read_at.map(|at| at + RESYNC);
+            looks.push(due.map_or(now + RESYNC, |at| at.max(now + POLL)));
             let decision = decide(intent, group, now);
             looks.extend(decision.next_look);
             let refused = refused(intent, group, &decision);
@@ -389,7 +491,6 @@ pub(super) fn next_look(
                 looks.push(now + POLL);
             }
         }
-        looks.push(now + RESYNC);
     }
     looks.into_iter().min()
 }

@@ -141,7 +141,12 @@ impl Provider for Azure {
 
     /// Both: a pool is of one family, and takes from these what is of its own. One that the Service has lost is emptied by
     /// its part, not by a list without members.
-    fn target_families(&self, _service: &ServiceSpec, _addresses: &[IpAddr]) -> Vec<IpFamily> {
+    fn target_families(
+        &self,
+        _service: &ServiceSpec,
+        _spec: &LoadBalancerSpec,
+        _addresses: &[IpAddr],
+    ) -> Vec<IpFamily> {
         IpFamily::ALL.to_vec()
     }
 

@@ -94,7 +94,12 @@ impl Provider for Local {
     }
 
     /// One group has targets of every family; the load balancer forwards to those of the family that was asked.
-    fn target_families(&self, service: &ServiceSpec, addresses: &[IpAddr]) -> Vec<IpFamily> {
+    fn target_families(
+        &self,
+        service: &ServiceSpec,
+        _spec: &LoadBalancerSpec,
+        addresses: &[IpAddr],
+    ) -> Vec<IpFamily> {
         let asked = |family: &IpFamily| addresses.iter().any(|at| IpFamily::of(*at) == *family);
         let families: Vec<IpFamily> = service.families.iter().copied().filter(asked).collect();
         if families.is_empty() {

@@ -1,3 +1,5 @@
+mod aws;
+
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use onehop_runtime::watch::Seen;
@@ -85,6 +87,15 @@ fn tainted(n: u8, key: &str) -> Node {
     node(n, spec, json!({}), "True")
 }
 
+/// For our own policy and IPv4.
+fn scope(absent: &BTreeSet<NodeName>) -> Scope<'_> {
+    Scope {
+        families: &[IpFamily::V4],
+        policy: MembershipPolicy::ZeroDrop,
+        absent,
+    }
+}
+
 struct Cluster(Index);
 
 impl Cluster {
@@ -101,7 +112,7 @@ impl Cluster {
     }
 
     fn states(&self, service: &Service) -> (Vec<State>, Vec<State>) {
-        let members = members(&self.0, &view(service), &[IpFamily::V4], &BTreeSet::new());
+        let members = members(&self.0, &view(service), scope(&BTreeSet::new()));
         let members = &members.values().next().unwrap();
         let states = |m: &Members| m.list.iter().map(|m| m.state).collect();
         (states(&members.pods), states(&members.nodes))
@@ -210,7 +221,7 @@ fn zd24_k24_zd78_nobody_stands_in_for_a_gone_pod_where_the_agent_is_absent_or_th
             .into_iter()
             .collect();
         let of = view(&service(json!({})));
-        let members = members(&cluster.0, &of, &[IpFamily::V4], &absent);
+        let members = members(&cluster.0, &of, scope(&absent));
         let dying = members.values().next().unwrap().pods.list[0].guard;
         let gone = IpAddr::from([10, 244, 1, 9]);
         let remembered = [(gone, PodUid::from("uid-9"))].into();
@@ -267,7 +278,7 @@ fn with_policy_local_every_node_is_a_target_and_as_many_as_have_endpoints_can_be
     let nodes = vec![plain(1), plain(2)];
     let cluster = Cluster::new(nodes, vec![], &[(2, READY), (4, READY), (1, SICK)]);
     let local = service(json!({ "externalTrafficPolicy": "Local" }));
-    let members = members(&cluster.0, &view(&local), &[IpFamily::V4], &BTreeSet::new());
+    let members = members(&cluster.0, &view(&local), scope(&BTreeSet::new()));
     let nodes = &members.values().next().unwrap().nodes;
     assert_eq!((nodes.list.len(), nodes.at_most_healthy), (2, Some(1)));
 }
@@ -293,7 +304,14 @@ fn s10_each_family_that_is_asked_for_has_its_targets() {
         "externalTrafficPolicy": "Local",
     }));
     let of = |families: &[IpFamily]| {
-        let members = members(&cluster.0, &view(&service), families, &BTreeSet::new());
+        let members = members(
+            &cluster.0,
+            &view(&service),
+            Scope {
+                families,
+                ..scope(&BTreeSet::new())
+            },
+        );
         let members = members.into_values().next().unwrap();
         let addresses = |m: &Members| m.list.iter().map(|m| m.key.address.to_string()).collect();
         let (pods, nodes): (Vec<String>, Vec<String>) =
@@ -451,7 +469,7 @@ fn aws001_aws004_aws040_aa26_aa27_what_is_claimed_of_services_with_and_without_a
     // AWS-001: the class alone decides where there is one.
     let other = json!({ "loadBalancerClass": "another" });
     let ip = asks("nlb-ip", None);
-    let taking = claim(Classless::ByAwsAnnotations);
+    let taking = claim(Classless::ByAwsAnnotations(Kinds::LoadBalancer));
     assert_eq!(of(&taking, other, ip.clone()), Standing::Foreign, "AWS-001");
     assert_eq!(of(&default, none.clone(), ip.clone()), Standing::Foreign);
     // AWS-040: without one, annotations that ask for a load balancer.
@@ -467,7 +485,28 @@ fn aws001_aws004_aws040_aa26_aa27_what_is_claimed_of_services_with_and_without_a
         assert_eq!(got, wanted, "AWS-040: {annotations}");
     }
     let node_port = json!({ "type": "NodePort", "loadBalancerClass": null });
-    assert_eq!(of(&taking, node_port, ip), Standing::Foreign, "AA-27");
+    let got = of(&taking, node_port.clone(), ip.clone());
+    assert_eq!(got, Standing::Foreign, "AA-27");
+    // AWS-006: with the peer's gate off, as it is by default, what has a cluster address may ask too.
+    let any = claim(Classless::ByAwsAnnotations(Kinds::Any));
+    let cluster_ip = json!({ "type": "ClusterIP", "loadBalancerClass": null });
+    for kind in [node_port, cluster_ip] {
+        assert_eq!(
+            of(&any, kind.clone(), ip.clone()),
+            Standing::Ours,
+            "AWS-006"
+        );
+        assert_eq!(of(&any, kind.clone(), json!({})), Standing::Foreign);
+        assert_eq!(of(&default, kind, ip.clone()), Standing::Foreign, "AWS-006");
+    }
+    let alias = json!({ "type": "ExternalName", "clusterIP": null, "loadBalancerClass": null });
+    assert_eq!(of(&any, alias, ip), Standing::Foreign, "AWS-006");
+    // AWS-005: without the annotations it is torn down, if our finalizer says that there is something.
+    let ours = json!({ "finalizers": [SERVICE_FINALIZER] });
+    let was = json!({ "type": "NodePort", "loadBalancerClass": null });
+    assert_eq!(of(&any, was.clone(), ours), Standing::Leaving, "AWS-005");
+    let peers = json!({ "finalizers": ["service.k8s.aws/resources"] });
+    assert_eq!(of(&any, was, peers), Standing::Foreign, "AWS-005, K-04");
     // AWS-004: what is deleted is cleaned up, if it was ours.
     let deleted = |finalizers: Value| json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": finalizers });
     let ours = deleted(json!([SERVICE_FINALIZER]));

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use onehop_core::crd::{LoadBalancerPort, TargetMode};
 use onehop_core::id::{PortKey, Protocol};
-use onehop_core::service::{Ingress, IpMode};
+use onehop_core::service::{Ingress, IpMode, ServiceKind};
 
 use super::*;
 use crate::plan::PortCount;
@@ -23,6 +23,7 @@ fn service(published: &[IpAddr]) -> ServiceSpec {
     };
     ServiceSpec {
         uid: "u1".into(),
+        kind: ServiceKind::LoadBalancer,
         ingress: published.iter().map(ingress).collect(),
         ..ServiceSpec::default()
     }

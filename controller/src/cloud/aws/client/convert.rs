@@ -85,7 +85,10 @@ pub(super) fn forward(groups: &BTreeMap<String, u32>) -> t::Action {
 pub(super) fn balancer(of: &t::LoadBalancer) -> Option<Balancer> {
     let subnets = of.availability_zones().iter().filter_map(|zone| {
         let addresses = zone.load_balancer_addresses().iter();
-        let addresses = addresses.filter_map(|a| a.private_ipv4_address().or(a.ip_address()));
+        let addresses = addresses.flat_map(|a| {
+            let address = a.private_ipv4_address().or(a.ip_address());
+            address.into_iter().chain(a.allocation_id())
+        });
         Some((
             zone.subnet_id()?.to_owned(),
             addresses.map(str::to_owned).collect(),
@@ -151,6 +154,7 @@ pub(super) fn group(of: &t::TargetGroup) -> Option<Group> {
         attributes: None,
         used_by: of.load_balancer_arns().to_vec(),
         targets: None,
+        read_at: None,
         refused: BTreeMap::new(),
     })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::error::has_code;
 use super::way::Way;
 use super::{Client, check_owner};
 use crate::cloud::aws::model::{Balancer, Group, Rule, SecurityGroup, TargetId};
@@ -234,7 +235,12 @@ impl Client {
         Ok(Effect::Changed)
     }
 
-    async fn revoke(&self, way: Way<'_>, id: &str, rules: &[Rule]) -> Result<Effect, CloudError> {
+    pub(super) async fn revoke(
+        &self,
+        way: Way<'_>,
+        id: &str,
+        rules: &[Rule],
+    ) -> Result<Effect, CloudError> {
         let action = "RevokeSecurityGroupIngress";
         let ours = names::rule_description(&self.install);
         let done = gone_is_done(self.ec2.change_rules(way, action, id, rules, &ours).await)?;
@@ -255,7 +261,12 @@ impl Client {
         let groups = self.group_ids(step, &spec.security_groups)?;
         let mut made = match self.elb.create_balancer(way, spec, groups).await {
             Ok(made) => made,
-            Err(error) => return Err(self.explained_balancer(error, spec).await),
+            Err(error) => {
+                if has_code(&error, "InvalidSubnet") {
+                    self.store().subnets_refused(&error.answer);
+                }
+                return Err(self.explained_balancer(error, spec).await);
+            }
         };
         made.tags = self
             .owned(
@@ -560,7 +571,7 @@ fn unknown(step: &AwsStep, name: &str) -> CloudError {
 }
 
 /// What is not there needs no removal.
-fn gone_is_done(result: Result<(), CloudError>) -> Result<Effect, CloudError> {
+pub(super) fn gone_is_done(result: Result<(), CloudError>) -> Result<Effect, CloudError> {
     match result {
         Ok(()) => Ok(Effect::Changed),
         Err(error) if error.class == Class::NotFound => Ok(Effect::AlreadySo),
@@ -571,4 +582,21 @@ fn gone_is_done(result: Result<(), CloudError>) -> Result<Effect, CloudError> {
 /// An answer may hold all attributes or only those that were set.
 fn merge(known: &mut Option<BTreeMap<String, String>>, answer: BTreeMap<String, String>) {
     known.get_or_insert_default().extend(answer);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aws435_what_is_gone_already_needs_no_removal() {
+        let answer = |class| Err(CloudError::new(class, "deregister", "of some kind"));
+        assert_eq!(gone_is_done(Ok(())), Ok(Effect::Changed));
+        assert_eq!(
+            gone_is_done(answer(Class::NotFound)),
+            Ok(Effect::AlreadySo),
+            "AWS-435"
+        );
+        assert!(gone_is_done(answer(Class::Throttled)).is_err(), "AWS-435");
+    }
 }

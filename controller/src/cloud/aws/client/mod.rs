@@ -26,6 +26,7 @@ use onehop_runtime::clock::Clock;
 
 use self::ec2::Ec2;
 use self::elb::Elb;
+use self::make::gone_is_done;
 use self::store::{Due, Listing, Store, is_ours};
 use self::throttle::{Family, Need, Throttle, Turn};
 pub use self::throttle::{Limit, Limits};
@@ -33,6 +34,7 @@ use self::turns::Turns;
 use self::way::Way;
 use super::model::{Balancer, BalancerState, Network, Observed, PeerStack, SecurityGroup, Tagged};
 use super::names;
+use super::rules::RuleBook;
 use super::step::AwsStep;
 use super::wanted::RESYNC;
 use crate::cloud::{Class, CloudError};
@@ -253,7 +255,7 @@ impl Client {
     }
 
     async fn read_targets(&self, group: &super::model::Group, now: Time) -> Result<(), CloudError> {
-        let due = self.store().targets_due(group, POLL, RESYNC, now);
+        let due = Store::targets_due(group, POLL, RESYNC, now);
         match due {
             Due::No => return Ok(()),
             // Nothing can be decided without.
@@ -316,6 +318,33 @@ impl Client {
             security_groups: security.into_iter().map(|g| (g.id.clone(), g)).collect(),
         };
         self.store().listed(listing, began);
+        Ok(())
+    }
+
+    /// Revokes the rules on targets that no Service needs any more, and lets go the group that they have as source once
+    /// nothing is left (AWS-321, AWS-330).
+    pub async fn revoke_surplus(
+        &self,
+        book: &Mutex<RuleBook>,
+        fence: &Fence,
+    ) -> Result<(), CloudError> {
+        let now = self.clock.now();
+        let description = names::rule_description(&self.install);
+        let surplus = {
+            let store = self.store();
+            let there = store.there(&self.install);
+            let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+            book.surplus(&there, &description, now)
+        };
+        let throttle = &self.throttle;
+        for (id, rules) in surplus {
+            self.revoke(Way { throttle, fence }, &id, &rules).await?;
+        }
+        let idle = self.store().idle_backend(&self.install, &description, now);
+        if let Some(id) = idle {
+            gone_is_done(self.ec2.delete(Way { throttle, fence }, &id).await)?;
+            self.store().security_groups.removed(&id, self.clock.now());
+        }
         Ok(())
     }
 

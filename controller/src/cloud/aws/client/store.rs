@@ -14,6 +14,7 @@ use crate::cloud::aws::model::{
     SecurityGroup, Tagged, TargetHealth, TargetId,
 };
 use crate::cloud::aws::names;
+use crate::cloud::aws::rules::There;
 
 /// A listing may not show what we wrote for so long (FC-90): until then our own answer counts.
 const LAG: Duration = Duration::from_mins(1);
@@ -137,8 +138,8 @@ pub struct Store {
     /// Security groups, by id.
     pub security_groups: Shelf<SecurityGroup>,
     network: Arc<Network>,
-    /// When a group's targets were read last.
-    targets_at: BTreeMap<String, Time>,
+    /// Since when nothing has needed our shared group.
+    idle_since: Option<Time>,
     /// Attributes of listeners as our own calls left them, by ARN: listeners are read anew without.
     pub listener_attributes: BTreeMap<String, Attributes>,
     /// When an object's attributes are to be read next.
@@ -146,6 +147,22 @@ pub struct Store {
 }
 
 impl Store {
+    /// A load balancer was refused for its subnets: those that the answer names have no room until the next listing says
+    /// otherwise; where it names none, that comes at once (AWS-206).
+    pub fn subnets_refused(&mut self, answer: &str) {
+        let mut named = false;
+        let network = Arc::make_mut(&mut self.network);
+        for subnet in network.subnets.values_mut() {
+            if answer.contains(subnet.id.as_str()) {
+                named = true;
+                subnet.free = 0;
+            }
+        }
+        if !named {
+            self.listed_at = None;
+        }
+    }
+
     /// Takes in a listing.
     pub fn listed(&mut self, listing: Listing, began: Time) {
         self.balancers.listed(listing.balancers, began, |old, new| {
@@ -155,6 +172,7 @@ impl Store {
         self.groups.listed(listing.groups, began, |old, new| {
             new.attributes.clone_from(&old.attributes);
             new.targets.clone_from(&old.targets);
+            new.read_at = old.read_at;
             new.refused.clone_from(&old.refused);
         });
         self.security_groups
@@ -236,9 +254,62 @@ impl Store {
     /// Somebody else may have changed the targets of a Service's groups: the next look reads them.
     pub fn distrust_targets(&mut self, service: &ServiceKey) {
         let of = |group: &&Group| group.service().as_ref() == Some(service);
-        for group in self.groups.values().filter(of) {
-            self.targets_at.remove(&group.arn);
+        let arns: Vec<String> = self
+            .groups
+            .values()
+            .filter(of)
+            .map(|group| group.arn.clone())
+            .collect();
+        for arn in arns {
+            self.groups.read(&arn, |group| group.read_at = None);
         }
+    }
+
+    /// What there is of an install, for the book of rules on targets. A load balancer of another program that has our
+    /// group was given back: its Service is none of ours, and its rules stay (AWS-130).
+    pub fn there(&self, install: &InstallId) -> There<'_> {
+        let ours = |object: &dyn Tagged| is_ours(object, install);
+        let backend = self.backend(install).map(|group| &group.id);
+        let given_back = |b: &&Balancer| backend.is_some_and(|id| b.security_groups.contains(id));
+        let balancers = self.balancers.values();
+        let balancers = balancers.filter(|b| ours(*b) || given_back(b));
+        let groups: Vec<&Group> = self.groups.values().filter(|g| ours(*g)).collect();
+        let services = groups.iter().filter_map(|group| group.service());
+        let unknown = ServiceKey::new("", "");
+        let services = services.chain(balancers.map(|b| b.service().unwrap_or(unknown.clone())));
+        There {
+            services: services.collect(),
+            security_groups: self
+                .security_groups
+                .values()
+                .filter(|g| !ours(*g))
+                .collect(),
+            groups,
+        }
+    }
+
+    fn backend(&self, install: &InstallId) -> Option<&SecurityGroup> {
+        let mut all = self.security_groups.values();
+        all.find(|group| is_ours(*group, install) && group.resource() == names::BACKEND_GROUP)
+    }
+
+    /// Our shared group, once nothing has needed it for a while (AWS-330).
+    pub fn idle_backend(
+        &mut self,
+        install: &InstallId,
+        description: &str,
+        now: Time,
+    ) -> Option<String> {
+        let there = self.there(install);
+        let rules = |group: &&SecurityGroup| group.rules.values().any(|told| told == description);
+        let needed = !there.services.is_empty() || there.security_groups.iter().any(rules);
+        let id = self.backend(install)?.id.clone();
+        if needed {
+            self.idle_since = None;
+            return None;
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        (since + LAG <= now).then_some(id)
     }
 
     /// The load balancer of this name.
@@ -260,8 +331,8 @@ impl Store {
     }
 
     /// Whether a group's targets are due for a read: soon where one is about to change, else slowly.
-    pub fn targets_due(&self, group: &Group, poll: Duration, resync: Duration, now: Time) -> Due {
-        let (Some(targets), Some(at)) = (&group.targets, self.targets_at.get(&group.arn)) else {
+    pub fn targets_due(group: &Group, poll: Duration, resync: Duration, now: Time) -> Due {
+        let (Some(targets), Some(at)) = (&group.targets, group.read_at) else {
             return Due::Unread;
         };
         let moves = targets
@@ -272,7 +343,7 @@ impl Store {
         } else {
             (resync, Due::Resting)
         };
-        if *at + every <= now { due } else { Due::No }
+        if at + every <= now { due } else { Due::No }
     }
 
     /// Names of the groups of a Service.
@@ -304,14 +375,16 @@ impl Store {
         targets: BTreeMap<TargetId, TargetHealth>,
         now: Time,
     ) {
-        self.groups.read(arn, |group| group.targets = Some(targets));
-        self.targets_at.insert(arn.to_owned(), now);
+        self.groups.read(arn, |group| {
+            group.targets = Some(targets);
+            group.read_at = Some(now);
+        });
     }
 
     /// We made a group: it has no targets, which needs no read.
-    pub fn group_made(&mut self, group: Group, now: Time) {
+    pub fn group_made(&mut self, mut group: Group, now: Time) {
         let arn = group.arn.clone();
-        self.targets_at.insert(arn.clone(), now);
+        group.read_at = Some(now);
         self.groups.made(&arn, group, now);
     }
 
@@ -382,6 +455,7 @@ fn is_of(object: &dyn Tagged, install: &InstallId, service: &ServiceKey) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cloud::aws::model::Subnet;
 
     #[test]
     fn aws704_attributes_are_read_about_once_an_hour_and_not_all_at_a_time() {
@@ -408,5 +482,46 @@ mod tests {
         let apart: Vec<i64> = apart.map(|two| two[1] - two[0]).collect();
         assert!(apart.len() >= 100, "AWS-704: {}", apart.len());
         assert!(apart.iter().all(|ms| *ms == hour), "AWS-704");
+    }
+
+    #[test]
+    fn aws206_a_subnet_that_was_refused_has_no_room_until_the_next_listing() {
+        let subnet = |id: &str| {
+            let subnet = Subnet {
+                id: id.to_owned(),
+                zone: "a".to_owned(),
+                cidr: None,
+                ipv6: Vec::new(),
+                free: 100,
+                tags: BTreeMap::new(),
+                public: None,
+            };
+            (id.to_owned(), subnet)
+        };
+        let mut store = Store::default();
+        let listing = || Listing {
+            network: Network {
+                subnets: ["subnet-1", "subnet-2"].map(subnet).into(),
+                ..Network::default()
+            },
+            ..Listing::default()
+        };
+        let now = Time::from_millis(0);
+        store.listed(listing(), now);
+        store.subnets_refused("InvalidSubnet: Not enough IP space available in subnet-2");
+        let free = |store: &Store, id: &str| store.network.subnets[id].free;
+        assert_eq!(
+            (free(&store, "subnet-1"), free(&store, "subnet-2")),
+            (100, 0),
+            "AWS-206"
+        );
+        assert!(store.listed_at.is_some());
+        store.listed(listing(), now);
+        assert_eq!(free(&store, "subnet-2"), 100, "AWS-714: a cache is dropped");
+        store.subnets_refused("InvalidSubnet: no free addresses");
+        assert_eq!(
+            store.listed_at, None,
+            "AWS-206: which one is found by looking"
+        );
     }
 }

@@ -496,4 +496,21 @@ mod tests {
         throttle.clock.sleep(Duration::from_secs(1)).await;
         assert!(!throttle.spare(Need::OnTheirWay), "AWS-711");
     }
+
+    #[test]
+    fn aws710_aws711_our_buckets_are_not_above_the_services() {
+        // What the service allows an account: reads 10 a second, 40 at once; the others were measured.
+        let limits = Limits::default();
+        let service = [
+            (limits.describe, 10.0, 40.0),
+            (limits.members, 4.0, 20.0),
+            (limits.change, 3.0, 20.0),
+        ];
+        for (ours, rate, burst) in service {
+            assert!(
+                ours.rate <= rate && ours.burst <= burst,
+                "AWS-710: {ours:?}"
+            );
+        }
+    }
 }

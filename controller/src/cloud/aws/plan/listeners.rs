@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Planner, Seat};
 use crate::cloud::aws::attributes;
-use crate::cloud::aws::model::{Group, Listener, Tagged};
+use crate::cloud::aws::model::{Group, Listener};
 use crate::cloud::aws::names::Tags;
 use crate::cloud::aws::stack::ListenerSpec;
 use crate::cloud::aws::step::{self, AwsStep, Change};
@@ -175,9 +175,4 @@ fn needs(seat: &Seat<'_>) -> Vec<Resource> {
         needs.push(step::group(&seat.group_name));
     }
     needs
-}
-
-/// Whether anything of the Service's own listens there, for what is left over.
-pub(super) fn is_of(group: &Group, intent: &Intent) -> bool {
-    group.uid().as_ref() == Some(&intent.uid)
 }

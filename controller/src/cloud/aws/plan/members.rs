@@ -73,10 +73,8 @@ impl Planner<'_> {
             refused.is_some_and(|refused| refused.until > now)
         };
         let id = |key: TargetKey| wanted::target_id(key, target, &intent.machines);
-        let selected = |key: &TargetKey| self.is_selected(intent, target, *key);
         let all: Vec<(TargetId, Option<String>)> = decision
             .with(Action::Register)
-            .filter(|(key, _)| selected(key))
             .filter_map(|(key, _)| Some((id(key)?, self.zone(target, key))))
             .filter(|(id, _)| !rests(id))
             .collect();
@@ -130,21 +128,6 @@ impl Planner<'_> {
                 guard,
             });
         }
-    }
-
-    /// AWS-080: nodes by their labels.
-    fn is_selected(&self, intent: &Intent, target: TargetType, key: TargetKey) -> bool {
-        let wishes = crate::cloud::aws::annotations::of_options(self.settings, &intent.spec);
-        if target == TargetType::Ip || wishes.node_labels.is_empty() {
-            return true;
-        }
-        let machine = intent.machines.get(&key.address);
-        machine.is_some_and(|machine| {
-            wishes
-                .node_labels
-                .iter()
-                .all(|(k, v)| machine.labels.get(k) == Some(v))
-        })
     }
 
     /// AWS-425: an address outside the VPC has no zone of its own.

@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::Planner;
-use super::listeners::is_of;
-use crate::cloud::aws::model::{Balancer, Group, Listener, Tagged};
+use crate::cloud::aws::model::{Balancer, Group, Listener, SecurityGroup, Tagged};
 use crate::cloud::aws::names::{self, Tags};
 use crate::cloud::aws::stack::Stack;
 use crate::cloud::aws::step::{AwsStep, BalancerChange, GroupChange, When};
@@ -48,28 +47,26 @@ impl Planner<'_> {
             .iter()
             .filter(|g| !current.contains(g.arn.as_str()))
         {
-            self.replaced_group(intent, group);
-        }
-        let of_others = seen
-            .security_groups
-            .iter()
-            .filter(|g| g.uid().as_ref() != Some(&intent.uid));
-        for group in of_others {
-            self.steps.push(AwsStep::DeleteSecurity {
-                name: group.name.clone(),
+            let twin = stack.listeners.iter().any(|(_, spec)| {
+                let current = wanted::current_group(intent, spec, balancer, seen);
+                let alike = |c: &Group| wanted::are_alike(c, group, intent);
+                wanted::is_for(group, spec) && current.is_some_and(alike)
             });
-        }
-        if stack.managed.is_none()
-            && let Some(group) = self.managed_group(&intent.uid)
-        {
-            let name = group.name.clone();
-            let used = seen
-                .balancers
-                .iter()
-                .any(|b| b.security_groups.contains(&group.id));
-            if !used {
-                self.steps.push(AwsStep::DeleteSecurity { name });
+            // Nothing tells which of them is the newer one (AWS-115).
+            if !twin {
+                self.replaced_group(intent, group);
             }
+        }
+        let wanted = stack.managed.as_ref().and(wanted::managed_group(seen));
+        let used = |group: &&SecurityGroup| {
+            let mut balancers = seen.balancers.iter();
+            balancers.any(|b| b.security_groups.contains(&group.id))
+        };
+        let left = seen.security_groups.iter();
+        let left = left.filter(|group| wanted.is_none_or(|w| w.id != group.id) && !used(group));
+        for group in left {
+            let name = group.name.clone();
+            self.steps.push(AwsStep::DeleteSecurity { name });
         }
     }
 
@@ -82,8 +79,9 @@ impl Planner<'_> {
         new: Option<&Balancer>,
         old: &Balancer,
     ) {
-        if old.uid().as_ref() != Some(&intent.uid) {
-            self.delete_balancer(old);
+        let alike =
+            |new: &Balancer| new.scheme == old.scheme && wanted::are_alike(new, old, intent);
+        if new.is_some_and(alike) {
             return;
         }
         match old.retired() {
@@ -105,12 +103,6 @@ impl Planner<'_> {
     }
 
     fn replaced_group(&mut self, intent: &Intent, group: &Group) {
-        if !is_of(group, intent) {
-            self.steps.push(AwsStep::DeleteGroup {
-                name: group.name.clone(),
-            });
-            return;
-        }
         if self.seen.in_use(group) {
             // Still serves: its members go on being cared for until the switch.
             self.members(intent, group);

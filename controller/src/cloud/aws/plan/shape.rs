@@ -1,24 +1,26 @@
 //! Security groups, load balancer, groups: make what is missing, change what differs.
 
-use onehop_core::id::ServiceUid;
-
 use super::{Planner, missing_tags};
 use crate::cloud::aws::attributes;
-use crate::cloud::aws::model::{Balancer, Group, Rule, RuleSource, SecurityGroup, Tagged};
+use crate::cloud::aws::model::{Balancer, Group, Rule, SecurityGroup, Tagged};
 use crate::cloud::aws::names;
-use crate::cloud::aws::settings::BackendGroup;
-use crate::cloud::aws::stack::{
-    BalancerSpec, GroupRef, GroupSpec, Mapping, SecuritySpec, Stack, TargetSource,
-};
+use crate::cloud::aws::stack::{BalancerSpec, GroupRef, GroupSpec, Mapping, SecuritySpec, Stack};
 use crate::cloud::aws::step::{AwsStep, BalancerChange, GroupChange};
 use crate::cloud::aws::wanted;
 use crate::plan::Intent;
 
-impl<'a> Planner<'a> {
+impl Planner<'_> {
     /// AWS-300, AWS-320: authorise first, revoke after.
     pub(super) fn security(&mut self, intent: &Intent, stack: &Stack) {
         if let Some(spec) = &stack.managed {
-            let there = self.managed_group(&intent.uid);
+            let there = wanted::managed_group(self.seen);
+            if let Some(group) = there.filter(|g| g.uid().is_some_and(|uid| uid != intent.uid)) {
+                let uid = intent.uid.to_string();
+                self.steps.push(AwsStep::TagSecurity {
+                    id: group.id.clone(),
+                    tags: names::Tags::from([(names::SERVICE_UID.to_owned(), uid)]),
+                });
+            }
             let name = there.map_or(spec.name.clone(), |group| group.name.clone());
             if there.is_none() {
                 self.steps.push(AwsStep::CreateSecurity(spec.clone()));
@@ -28,14 +30,6 @@ impl<'a> Planner<'a> {
         if let (Some(spec), None) = (&stack.backend, &self.seen.backend) {
             self.steps.push(AwsStep::CreateSecurity(spec.clone()));
         }
-    }
-
-    pub(super) fn managed_group(&self, uid: &ServiceUid) -> Option<&'a SecurityGroup> {
-        let seen = self.seen;
-        let mut all = seen.security_groups.iter();
-        all.find(|group| {
-            group.uid().as_ref() == Some(uid) && group.resource() == names::MANAGED_GROUP
-        })
     }
 
     fn rules(
@@ -84,28 +78,9 @@ impl<'a> Planner<'a> {
         let Some(on) = self.seen.node_groups.first() else {
             return;
         };
-        let backend = match &self.settings.backend {
-            BackendGroup::Given(id) => Some(id.clone()),
-            BackendGroup::Ours => self.seen.backend.as_ref().map(|group| group.id.clone()),
-            BackendGroup::Off => None,
-        };
-        let rule = |rule: &crate::cloud::aws::stack::TargetRule| {
-            let source = match &rule.source {
-                TargetSource::Backend => RuleSource::Group(backend.clone()?),
-                TargetSource::Range(source) => source.clone(),
-            };
-            Some(Rule {
-                protocol: rule.protocol,
-                from: rule.from.into(),
-                to: rule.to.into(),
-                source,
-            })
-        };
         // A rule of somebody else with the same reach does as well, and could not be doubled (AWS-332).
-        let missing: Vec<_> = stack
-            .target_rules
-            .iter()
-            .filter_map(rule)
+        let missing: Vec<_> = wanted::target_rules(self.settings, stack, self.seen)
+            .into_iter()
             .filter(|rule| !on.rules.contains_key(rule))
             .collect();
         if !missing.is_empty() {
@@ -191,9 +166,9 @@ impl<'a> Planner<'a> {
         let ids = |subnets: &[Mapping]| -> std::collections::BTreeSet<String> {
             subnets.iter().map(|m| m.subnet.clone()).collect()
         };
-        if ids(&spec.subnets) != there.subnets.keys().cloned().collect() && !spec.subnets.is_empty()
-        {
-            changes.push(BalancerChange::Subnets(spec.subnets.clone()));
+        if ids(&spec.subnets) != there.subnets.keys().cloned().collect() {
+            let subnets = wanted::subnets_now(there, &spec.subnets, self.seen);
+            changes.extend(subnets.map(BalancerChange::Subnets));
         }
         if there.ip_type != spec.ip_type {
             changes.push(BalancerChange::IpType(spec.ip_type));
@@ -247,7 +222,7 @@ impl<'a> Planner<'a> {
     }
 
     fn new_group(&self, intent: &Intent, spec: &GroupSpec) -> GroupSpec {
-        let there: Vec<_> = wanted::groups_of(intent, spec.service_port, self.seen).collect();
+        let there: Vec<_> = wanted::groups_of(spec.service_port, self.seen).collect();
         let newest = there.iter().map(|group| group.generation()).max();
         let generation = newest.map_or(1, |newest| newest + 1);
         let namer = self.namer(intent);

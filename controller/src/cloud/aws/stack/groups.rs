@@ -94,11 +94,10 @@ impl Builder<'_> {
         }
     }
 
-    /// Groups have one family: the Service's first, IPv6 only behind a dualstack load balancer.
     fn group_family(&self, balancer: IpType) -> IpType {
-        match (balancer, self.intent.spec.families.first()) {
-            (IpType::Dualstack, Some(IpFamily::V6)) => IpType::Ipv6,
-            _ => IpType::Ipv4,
+        match target_family(balancer, &self.intent.spec.families) {
+            IpFamily::V6 => IpType::Ipv6,
+            IpFamily::V4 => IpType::Ipv4,
         }
     }
 
@@ -132,6 +131,16 @@ impl Builder<'_> {
             }
         }
         all
+    }
+}
+
+/// Groups have one family: behind a dualstack load balancer IPv6 if the Service has it at all (AWS-049), else IPv4
+/// (AWS-222).
+pub fn target_family(balancer: IpType, families: &[IpFamily]) -> IpFamily {
+    if balancer == IpType::Dualstack && families.contains(&IpFamily::V6) {
+        IpFamily::V6
+    } else {
+        IpFamily::V4
     }
 }
 

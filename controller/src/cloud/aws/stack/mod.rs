@@ -21,7 +21,7 @@ use super::names::{self, GroupHash, Namer, Tags};
 use super::settings::{Flavour, Settings};
 use crate::plan::{Intent, Notice, Refusal};
 
-pub use groups::kind_of;
+pub use groups::{kind_of, target_family};
 
 /// A subnet, with addresses in it where they are asked for (AWS-220).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,6 +177,8 @@ pub struct Stack {
 pub struct Live<'a> {
     /// Its load balancer.
     pub balancer: Option<&'a Balancer>,
+    /// Name of its managed security group.
+    pub managed: Option<&'a str>,
 }
 
 /// One building of a stack.
@@ -234,6 +236,8 @@ impl Builder<'_> {
         if !refusals.is_empty() {
             return Err(refusals);
         }
+        let moved = self.addresses_kept(scheme, &subnets);
+        self.notices.extend(moved);
         let listeners = self.listeners(ip_type);
         let used: Vec<_> = subnets
             .iter()

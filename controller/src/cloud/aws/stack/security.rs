@@ -80,7 +80,9 @@ impl Builder<'_> {
 
     fn managed(&self, ip_type: IpType) -> Security {
         let namer = self.namer();
-        let name = namer.managed_group();
+        // Found by its tags, whatever the recipe gives now (AWS-011).
+        let live = self.live.managed.map(str::to_owned);
+        let name = live.unwrap_or_else(|| namer.managed_group());
         let mut tags = self.wishes.tags.clone();
         tags.extend(namer.tracking_tags(names::MANAGED_GROUP, 1));
         let managed = SecuritySpec {

@@ -10,7 +10,7 @@ use super::{Builder, Mapping};
 use crate::cloud::aws::annotations::keys;
 use crate::cloud::aws::model::{IpType, Subnet};
 use crate::cloud::aws::resolve::refusal;
-use crate::plan::Refusal;
+use crate::plan::{Notice, Refusal};
 
 /// Fewest free addresses of a discovered subnet (AWS-201).
 const FREE: u32 = 8;
@@ -160,6 +160,28 @@ impl Builder<'_> {
     fn is_our_clusters(&self, subnet: &Subnet) -> bool {
         let key = format!("{CLUSTER_TAG}{}", self.settings.cluster);
         subnet.tags.contains_key(&key)
+    }
+
+    /// AWS-221: addresses of a live load balancer cannot be changed.
+    pub(super) fn addresses_kept(&self, scheme: Scheme, subnets: &[Mapping]) -> Option<Notice> {
+        let live = self.live.balancer.filter(|b| b.scheme == scheme)?;
+        let other = |mapping: &&Mapping| {
+            let asked = mapping.eip.as_ref().or(mapping.private_ipv4.as_ref());
+            let had = live.subnets.get(&mapping.subnet).filter(|h| !h.is_empty());
+            asked.is_some_and(|asked| had.is_some_and(|had| !had.contains(asked)))
+        };
+        let mapping = subnets.iter().find(other)?;
+        let asked = mapping.eip.as_ref().or(mapping.private_ipv4.as_ref())?;
+        Some(Notice {
+            reason: "ReplacementRefused",
+            message: format!(
+                "subnet {} of the load balancer keeps {}, and {asked} is asked for: AWS cannot change the addresses of a load \
+                 balancer. Another one is needed, which a new Service with this annotation makes",
+                mapping.subnet,
+                live.subnets.get(&mapping.subnet)?.join(", ")
+            ),
+            degrades: false,
+        })
     }
 
     /// AWS-046, AWS-047, AWS-220.

@@ -105,7 +105,8 @@ fn aws041_aws087_the_providers_key_wins_over_ours_and_vip_is_refused() {
 }
 
 #[test]
-fn aws085_aws086_keys_that_do_nothing_are_said_and_never_fail() {
+fn aws030_aws085_aws086_keys_that_do_nothing_are_said_and_never_fail() {
+    assert_eq!(keys::PREFIX, "service.beta.kubernetes.io/", "AWS-030");
     let found = wishes(&[
         ("aws-load-balancer-connection-idle-timeout", "60"),
         ("aws-load-balancer-source-ranges", "10.0.0.0/8"),
@@ -116,7 +117,7 @@ fn aws085_aws086_keys_that_do_nothing_are_said_and_never_fail() {
     let of = |key: &str| texts.iter().find(|text| text.contains(key)).unwrap();
     assert!(
         of("idle-timeout").contains("listener-attributes"),
-        "AWS-085"
+        "AWS-085, AWS-956"
     );
     assert!(
         of("source-ranges").contains("load-balancer-source-ranges"),

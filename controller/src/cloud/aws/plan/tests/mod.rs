@@ -1,8 +1,10 @@
 //! Golden plans and the order of shapes.
 
 mod crash;
+mod identity;
 mod members;
 mod reported;
+mod spared;
 
 use onehop_core::service::ServiceSpec;
 

@@ -144,3 +144,28 @@ fn aws712_the_fewer_targets_take_flows_the_more_urgent_is_a_registration() {
     let first = |step: &AwsStep| matches!(step, AwsStep::Register { healthy: 0, .. });
     assert!(plan.steps().any(first), "AWS-712: of a new group: {plan}");
 }
+
+#[test]
+fn aws423_targets_at_rest_are_read_each_minute_whatever_else_is_looked_at_between() {
+    use crate::cloud::aws::client::store::{Due, Store};
+    let (mut model, intent) = served(&web(), &READY);
+    let minute = std::time::Duration::from_mins(1);
+    let (mut now, mut reads, mut sweep) = (NOW, 0, NOW);
+    while now < NOW + minute * 10 {
+        let group = &mut model.seen.groups[0];
+        if Store::targets_due(group, std::time::Duration::from_secs(5), minute, now) != Due::No {
+            reads += 1;
+            group.read_at = Some(now);
+        }
+        // Sweeps come at times of their own, here each three quarters of a minute.
+        if sweep <= now {
+            sweep = now + minute * 3 / 4;
+        }
+        let wish = wanted::next_look(&settings(), std::slice::from_ref(&intent), &model.seen, now);
+        now = wish.unwrap().min(sweep);
+    }
+    assert_eq!(
+        reads, 9,
+        "AWS-423: at each full minute after the first read"
+    );
+}

@@ -133,3 +133,104 @@ fn aws090_udp_of_the_peers_class_keeps_its_check() {
         (HealthBy::Traffic, HealthProtocol::Tcp, None)
     );
 }
+
+#[test]
+fn aws400_aws080_nodes_that_are_no_targets_by_what_they_are_or_by_the_labels_that_are_asked_for() {
+    let machine = |labels: &[(&str, &str)]| {
+        let label = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        Machine {
+            labels: labels.iter().map(label).collect(),
+            ..Machine::default()
+        }
+    };
+    let unfit = |service: &ServiceSpec, labels: &[(&str, &str)]| {
+        let spec = resolve(&settings(), service, None).spec.unwrap();
+        is_unfit(&settings(), &spec, &machine(labels))
+    };
+    let rows = [
+        ("node-role.kubernetes.io/master", ""),
+        (
+            "alpha.service-controller.kubernetes.io/exclude-balancer",
+            "",
+        ),
+        ("eks.amazonaws.com/compute-type", "fargate"),
+    ];
+    for row in rows {
+        assert!(unfit(&web(), &[row]), "AWS-400: {row:?}");
+    }
+    assert!(
+        !unfit(&web(), &[("eks.amazonaws.com/compute-type", "auto")]),
+        "AWS-400"
+    );
+    assert!(!unfit(&web(), &[]), "AWS-400");
+    let chosen = annotated(
+        web(),
+        &[("aws-load-balancer-target-node-labels", "pool=a,disk=ssd")],
+    );
+    assert!(
+        !unfit(&chosen, &[("pool", "a"), ("disk", "ssd")]),
+        "AWS-080"
+    );
+    assert!(unfit(&chosen, &[("pool", "a")]), "AWS-080");
+}
+
+#[test]
+fn aws049_aws222_targets_are_ipv6_behind_dualstack_if_the_service_has_it_at_all() {
+    let families = |of: &[IpFamily], dualstack: bool| {
+        let mut service = web();
+        service.families = of.to_vec();
+        if dualstack {
+            service = annotated(
+                service,
+                &[("aws-load-balancer-ip-address-type", "dualstack")],
+            );
+        }
+        let spec = resolve(&settings(), &service, None).spec.unwrap();
+        target_family(&settings(), &spec)
+    };
+    let (four, six) = (IpFamily::V4, IpFamily::V6);
+    assert_eq!(families(&[four, six], true), six, "AWS-049");
+    assert_eq!(families(&[six], true), six, "AWS-049");
+    assert_eq!(families(&[four], true), four, "AWS-049");
+    assert_eq!(families(&[four, six], false), four, "AWS-222");
+    let other = annotated(web(), &[("aws-load-balancer-ip-address-type", "ipv6")]);
+    let refusals = resolve(&settings(), &other, None).refusals;
+    assert!(
+        refusals[0].message.contains("dualstack"),
+        "AWS-049: {refusals:?}"
+    );
+}
+
+#[test]
+fn aws077_aws078_numbers_of_the_check_are_taken_as_they_are_said() {
+    let numbers = [
+        ("aws-load-balancer-healthcheck-interval", "7"),
+        ("aws-load-balancer-healthcheck-timeout", "3"),
+        ("aws-load-balancer-healthcheck-healthy-threshold", "4"),
+        ("aws-load-balancer-healthcheck-unhealthy-threshold", "5"),
+    ];
+    let health = |service: &ServiceSpec| {
+        let spec = resolve(&settings(), service, None).spec.unwrap();
+        let health = spec.ports[0].health.clone().unwrap();
+        (
+            health.interval_seconds,
+            health.timeout_seconds,
+            health.healthy,
+            health.unhealthy,
+        )
+    };
+    assert_eq!(
+        health(&annotated(web(), &numbers)),
+        (7, 3, 4, 5),
+        "AWS-077, AWS-078"
+    );
+    assert_eq!(
+        health(&web()),
+        (10, 10, 3, 3),
+        "AWS-077, AWS-078: the peer's defaults"
+    );
+    for (key, _) in numbers {
+        let wrong = resolve(&settings(), &annotated(web(), &[(key, "soon")]), None);
+        assert!(wrong.refusals[0].message.contains(key), "AWS-032: {key}");
+    }
+}

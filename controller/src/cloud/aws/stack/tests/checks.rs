@@ -93,7 +93,7 @@ fn aws613_zd33_a_pod_that_agents_answer_for_keeps_its_flows_when_its_health_fail
         let check = health::agent_check(service, port)?;
         let check = by_agent(&check, &"e2e".into(), &service.key, at);
         port.health = Some(check);
-        let stack = build(&settings(), &intent, &one(), Live { balancer: None });
+        let stack = build(&settings(), &intent, &one(), Live::default());
         Some(stack.unwrap().listeners[0].1.clone())
     };
     let mut service = tls_service();

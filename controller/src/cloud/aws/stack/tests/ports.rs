@@ -134,7 +134,7 @@ fn aa12_without_it_the_second_one_is_dropped_and_said_to_be() {
     );
     let resolution = crate::cloud::aws::resolve::resolve(&settings(), &both_on_80(), None);
     let reasons: Vec<_> = resolution.notices.iter().map(|n| n.reason).collect();
-    assert_eq!(reasons, ["PortDropped"], "AA-12, AI-53");
+    assert_eq!(reasons, ["PortDropped"], "AA-12, AI-53, AWS-956");
     assert!(
         resolution.notices[0]
             .message

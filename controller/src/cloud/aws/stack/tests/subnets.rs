@@ -164,3 +164,29 @@ fn aws045_aws204_named_subnets_in_their_order_and_a_live_one_keeps_its_own() {
         .collect();
     assert_eq!(ids, ["subnet-1"], "AWS-204");
 }
+
+#[test]
+fn aws221_another_address_is_asked_for_in_vain_and_that_is_said() {
+    let named = |address: &str| {
+        let pairs = [
+            ("aws-load-balancer-subnets", "subnet-1"),
+            ("aws-load-balancer-private-ipv4-addresses", address),
+        ];
+        annotated(tls_service(), &pairs)
+    };
+    let mut there = live(Scheme::Internal, &["sg-1"], &[]);
+    let has = vec!["192.168.0.10".to_owned()];
+    there.subnets.insert("subnet-1".to_owned(), has);
+    let told = |address: &str| {
+        let stack = stack_of(&settings(), &named(address), &one(), Some(&there)).unwrap();
+        let notices = stack.notices.into_iter();
+        let refused = notices.filter(|n| n.reason == "ReplacementRefused");
+        refused.map(|n| n.message).collect::<Vec<_>>()
+    };
+    assert_eq!(told("192.168.0.10"), [""; 0], "AWS-221");
+    let other = told("192.168.0.11");
+    assert_eq!(other.len(), 1, "AWS-221");
+    for part in ["subnet-1", "192.168.0.10", "192.168.0.11"] {
+        assert!(other[0].contains(part), "AWS-221: {other:?}");
+    }
+}

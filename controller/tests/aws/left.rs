@@ -1,0 +1,98 @@
+//! What nobody needs any more goes, and what is ours is remembered in our own object.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use onehop_core::crd::PROGRAMMED;
+use serde_json::json;
+
+use crate::account::{arns, balancers, pods, served, serves, targets};
+use crate::peer::call;
+use crate::world::{Flags, OWN_CLASS, World};
+
+fn groups(world: &World) -> Vec<String> {
+    arns(world, "DescribeTargetGroups", "TargetGroupArn")
+}
+
+/// Descriptions of the rules on the machines' security group.
+fn rules(world: &World) -> usize {
+    let xml = call(&world.aws, "ec2", "DescribeSecurityGroups", &[]);
+    xml.matches("onehop.dev/install=my-install</description>")
+        .count()
+}
+
+#[tokio::test]
+async fn aws321_aws330_aws436_aws329_rules_and_shared_group_go_with_the_last_service_that_needs_them()
+ {
+    let world = served().await;
+    let _controller = world.controller(Flags::patient()).await;
+    world.service("web", OWN_CLASS, pods()).await;
+    world.service("two", OWN_CLASS, pods()).await;
+    world.endpoints("two", &[3]).await;
+    world
+        .eventually("both are there", async |w| {
+            balancers(w).len() == 2 && targets(w) == [1, 2, 3].into()
+        })
+        .await;
+    let services = world.api::<Service>();
+    let delete = async |name: &str| {
+        services
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
+        world
+            .eventually("it is gone", async |_| {
+                services.get_opt(name).await.unwrap().is_none()
+            })
+            .await;
+    };
+    // Both have the same target port: the first one leaves the rules to the second one.
+    let there = rules(&world);
+    delete("web").await;
+    world.pass_time(Duration::from_mins(4)).await;
+    assert!(rules(&world) > 0, "AWS-321");
+    delete("two").await;
+    world.pass_time(Duration::from_mins(6)).await;
+    assert_eq!(rules(&world), 0, "AWS-436: of {there}");
+    let xml = call(&world.aws, "ec2", "DescribeSecurityGroups", &[]);
+    assert!(!xml.contains("onehop-backend-"), "AWS-330");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aws127_aws801_aws803_ids_are_remembered_in_our_object_and_the_name_is_published_at_once() {
+    let world = served().await;
+    let _controller = world.controller(Flags::default()).await;
+    world.service("web", OWN_CLASS, pods()).await;
+    let mut waiting = false;
+    world
+        .eventually("AWS-801: the name is published", async |w| {
+            let service = w.get("web").await;
+            let balancer = w.balancer("web").await.and_then(|b| b.status);
+            let conditions = balancer.into_iter().flat_map(|s| s.conditions);
+            let programmed = conditions.filter(|c| c.type_ == PROGRAMMED);
+            let not_yet = programmed.into_iter().any(|c| c.status == "False");
+            let ingress = service.status.and_then(|s| s.load_balancer?.ingress);
+            let named = ingress.is_some_and(|all| all.iter().any(|i| i.hostname.is_some()));
+            waiting |= named && not_yet;
+            named
+        })
+        .await;
+    assert!(waiting, "AWS-801: a condition says that it is provisioning");
+    serves(&world).await;
+    let ids = [balancers(&world), groups(&world)].concat();
+    world
+        .eventually("AWS-127: the record", async |w| {
+            let status = w.balancer("web").await.and_then(|b| b.status);
+            let known = status.map(|s| s.resources).unwrap_or_default();
+            ids.iter().all(|id| known.iter().any(|r| r.id == *id))
+        })
+        .await;
+    let service = world.get("web").await;
+    assert_eq!(
+        json!(service.annotations()),
+        pods(),
+        "AWS-127, AWS-803: annotations are the user's"
+    );
+}
