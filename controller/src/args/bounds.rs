@@ -1,11 +1,21 @@
 //! Flags of how many targets stay, and for how long (C-52): the same for every provider but for the tail's default.
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
+use onehop_core::crd::LateFlows;
 
 use crate::plan::Bounds;
 
 /// Longest hold and tail that make sense, in seconds: agents guard a target for as long as both together.
 const DAY: i64 = 86_400;
+
+/// What nodes do with late flows, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Late {
+    /// Send them to an endpoint on another node.
+    Forward,
+    /// Drop them, as kube-proxy does.
+    Drop,
+}
 
 /// As they are written.
 #[derive(Clone, Copy, Debug, Args)]
@@ -20,6 +30,10 @@ pub(super) struct BoundsArgs {
     /// provider local, 180 for aws, 30 for azure.
     #[arg(long, env = "ONEHOP_TAIL_MAX_SECONDS", value_parser = value_parser!(u32).range(0..=DAY))]
     tail_max_seconds: Option<u32>,
+    /// With externalTrafficPolicy Local, what nodes do with new flows that still come after their last endpoint has left, for
+    /// Services that the agent proxies.
+    #[arg(long, env = "ONEHOP_LATE_FLOWS", value_enum, default_value = "forward")]
+    late_flows: Late,
 }
 
 impl BoundsArgs {
@@ -29,6 +43,10 @@ impl BoundsArgs {
             floor_percent: self.floor_percent,
             hold_max_seconds: self.hold_max_seconds,
             tail_max_seconds: self.tail_max_seconds.unwrap_or(tail_max_seconds),
+            late_flows: match self.late_flows {
+                Late::Forward => LateFlows::Forward,
+                Late::Drop => LateFlows::Drop,
+            },
         }
     }
 }
@@ -57,14 +75,16 @@ mod tests {
             "--floor-percent=50",
             "--hold-max-seconds=60",
             "--tail-max-seconds=5",
+            "--late-flows=drop",
         ];
         let given = parse(&given).unwrap().resolve(180);
         let wanted = Bounds {
             floor_percent: 50,
             hold_max_seconds: 60,
             tail_max_seconds: 5,
+            late_flows: LateFlows::Drop,
         };
-        assert_eq!(given, wanted, "C-52");
+        assert_eq!(given, wanted, "C-52, ZD-60");
     }
 
     #[test]
@@ -74,6 +94,7 @@ mod tests {
             ("--floor-percent", "half", "invalid digit"),
             ("--hold-max-seconds", "86401", "0..=86400"),
             ("--tail-max-seconds", "-1", "--tail-max-seconds"),
+            ("--late-flows", "keep", "forward, drop"),
         ] {
             let said = parse(&[&format!("{flag}={value}")]).unwrap_err();
             for part in [flag, value, allowed] {

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use onehop_core::crd::{
-    ClientIp, HealthBy, LateFlows, LocalPort, NodeTarget, ServiceRef, TargetHealth, TargetMode,
-    TargetState, Vip, VipPort,
+    ClientIp, HealthBy, LocalPort, NodeTarget, ServiceRef, TargetHealth, TargetMode, TargetState,
+    Vip, VipPort,
 };
 use onehop_core::endpoint::Endpoint;
 use onehop_core::id::{Cidr, InstallId, NodeName, PortKey, ServiceKey};
@@ -343,7 +343,7 @@ impl Maker<'_> {
             health_check_node_port: self.service.health_check_node_port,
             state: one.state,
             since: self.now,
-            late_flows: LateFlows::Forward,
+            late_flows: self.intent.spec.membership.late_flows,
         }
     }
 

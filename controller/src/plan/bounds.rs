@@ -11,6 +11,8 @@ pub struct Bounds {
     pub hold_max_seconds: u32,
     /// Longest time for which the cloud sends new flows to a target that was taken out, in seconds.
     pub tail_max_seconds: u32,
+    /// What nodes do with new flows of such a time, where their policy is Local and no endpoint is left (ZD-60).
+    pub late_flows: LateFlows,
 }
 
 impl Bounds {
@@ -20,6 +22,7 @@ impl Bounds {
             floor_percent: 100,
             hold_max_seconds: 600,
             tail_max_seconds,
+            late_flows: LateFlows::Forward,
         }
     }
 
@@ -30,7 +33,7 @@ impl Bounds {
             floor_percent: self.floor_percent.into(),
             hold_max_seconds: self.hold_max_seconds,
             tail_max_seconds: self.tail_max_seconds,
-            late_flows: LateFlows::Forward,
+            late_flows: self.late_flows,
         }
     }
 }

@@ -461,6 +461,7 @@ mod tests {
             floor_percent: 50,
             hold_max_seconds: 60,
             tail_max_seconds: 7,
+            late_flows: onehop_core::crd::LateFlows::Drop,
         };
         let defaults = Defaults {
             bounds,

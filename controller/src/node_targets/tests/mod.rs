@@ -151,6 +151,7 @@ fn told(
         spec: LoadBalancerSpec {
             membership: Membership {
                 tail_max_seconds,
+                late_flows: LateFlows::Drop,
                 ..Membership::default()
             },
             ..LoadBalancerSpec::default()
@@ -194,6 +195,14 @@ fn only(register: &Register) -> Option<(TargetState, Time)> {
     let said = register.entry(&"a".into(), &Ranges::default(), None);
     assert!(said.local.len() < 2, "{said:?}");
     said.local.first().map(|local| (local.state, local.since))
+}
+
+#[test]
+fn zd60_a_node_is_told_what_its_service_says_of_late_flows() {
+    let mut register = Register::default();
+    set(&mut register, TargetState::Active);
+    let said = register.entry(&"a".into(), &Ranges::default(), None);
+    assert_eq!(said.local[0].late_flows, LateFlows::Drop, "ZD-60");
 }
 
 #[test]

@@ -3,6 +3,7 @@ use onehop_core::crd::{HealthBy, HealthProtocol};
 use super::*;
 use crate::cloud::aws::testkit::{UID_A, annotated, service, settings, tcp, udp};
 use crate::plan::Bounds;
+use onehop_core::crd::LateFlows;
 
 const TARGET: &str = "aws-load-balancer-nlb-target-type";
 
@@ -66,6 +67,7 @@ fn c52_bounds_of_membership_are_the_installs() {
         floor_percent: 50,
         hold_max_seconds: 60,
         tail_max_seconds: 7,
+        late_flows: LateFlows::Drop,
     };
     let policy = membership(&settings).policy;
     assert_eq!(

@@ -4,6 +4,7 @@ use onehop_core::service::PROXY_NAME_LABEL;
 use super::super::testkit::{annotated, local, own, resolved, service, settings};
 use super::*;
 use crate::plan::Bounds;
+use onehop_core::crd::LateFlows;
 
 fn refused(service: &ServiceSpec) -> Vec<&'static str> {
     let resolution = resolve(&settings(), service, None);
@@ -199,6 +200,7 @@ fn c52_bounds_of_membership_are_the_installs() {
         floor_percent: 50,
         hold_max_seconds: 60,
         tail_max_seconds: 7,
+        late_flows: LateFlows::Drop,
     };
     let policy = membership(&settings).policy;
     assert_eq!(
