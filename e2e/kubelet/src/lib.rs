@@ -17,6 +17,7 @@ mod plan;
 mod pod;
 mod probe;
 mod sandbox;
+mod seccomp;
 mod security;
 mod status;
 mod volumes;

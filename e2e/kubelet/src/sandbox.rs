@@ -2,7 +2,7 @@
 //! user. The kubelet writes it down; the program `pod-container` becomes it, since namespaces and capabilities are a
 //! process's own.
 //!
-//! As in a real runtime a container sees nothing of the machine but its mounts. Not done: seccomp, cgroups, a PID
+//! As in a real runtime a container sees nothing of the machine but its mounts. Not done: cgroups, a PID
 //! namespace of its own (worlds of real nodes have them all).
 
 use std::fs::{self, File};
@@ -19,6 +19,8 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::seccomp;
 
 /// Devices that every container has.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
@@ -81,6 +83,8 @@ pub struct Identity {
     pub privileged: bool,
     /// Whether a program may give it more than it has.
     pub escalation: bool,
+    /// Whether it has the runtime's default profile of calls.
+    pub default_seccomp: bool,
     /// Capabilities, without `CAP_`; `ALL` for all of them.
     pub add: Vec<String>,
     /// Those of the usual ones that it has not.
@@ -216,6 +220,9 @@ impl Identity {
         }
         if !self.escalation && !self.privileged {
             set_no_new_privs(true).context("forbid new privileges")?;
+        }
+        if self.default_seccomp {
+            seccomp::confine(left)?;
         }
         Ok(())
     }

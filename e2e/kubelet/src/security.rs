@@ -22,6 +22,7 @@ impl Security {
         let names = |list: Option<Vec<String>>| list.unwrap_or_default();
         let capabilities = own.capabilities.unwrap_or_default();
         let privileged = own.privileged.unwrap_or(false);
+        let profile = own.seccomp_profile.or(pod.seccomp_profile);
         let non_root = own.run_as_non_root.or(pod.run_as_non_root).unwrap_or(false);
         Self {
             identity: Identity {
@@ -30,6 +31,8 @@ impl Security {
                 fs_group: number(pod.fs_group),
                 privileged,
                 escalation: own.allow_privilege_escalation.unwrap_or(true),
+                default_seccomp: !privileged
+                    && profile.is_some_and(|p| p.type_ == "RuntimeDefault"),
                 add: names(capabilities.add),
                 drop: names(capabilities.drop),
             },
