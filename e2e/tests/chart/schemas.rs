@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::examples::objects;
 use crate::install::known;
-use crate::sets::{examples, sets};
+use crate::sets::{examples, golden, sets};
 
 /// The Python that has kubernetes-validate.
 const JUDGE: &str = "ONEHOP_MANIFEST_JUDGE";
@@ -102,6 +102,33 @@ fn c65_c72_ct05_manifests_are_valid_in_every_supported_version() -> Result<()> {
         verdict.judged,
         manifests.len()
     );
+    Ok(())
+}
+
+/// C-74: one target renders each golden set, lints it strictly, has it judged at both ends of what is supported, and compares
+/// it (`golden`); install, upgrade and uninstall are beside it (`install`, `lives`).
+#[test]
+fn c74_each_golden_set_is_rendered_linted_and_judged_at_both_ends() -> Result<()> {
+    let chart = Chart::of_this_build()?;
+    let ends = [VERSIONS[0], VERSIONS[VERSIONS.len() - 1]];
+    for set in golden()? {
+        let said = chart.lint(&set.values)?;
+        ensure!(!said.contains("[WARNING]"), "C-74: {}: {said}", set.name);
+        let rendered = chart.render(&set.values)?;
+        let all = rendered.objects().iter().filter(|object| known(object));
+        let all: Vec<Manifest> = all.map(|o| (set.name.clone(), o.clone())).collect();
+        let verdict = judge(&all, &ends)?;
+        ensure!(
+            verdict.complaints.is_empty(),
+            "C-74: {:#?}",
+            verdict.complaints
+        );
+        ensure!(
+            verdict.judged == all.len() * ends.len(),
+            "C-74: {}",
+            set.name
+        );
+    }
     Ok(())
 }
 

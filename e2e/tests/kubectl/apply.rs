@@ -50,7 +50,7 @@ pub(crate) async fn applied_again_without_a_port_and_an_annotation_they_are_gone
 
     let second = web(&[port("tcp", 80)]).json();
     let diff = kubectl.with("diff", &second).await?;
-    ensure!(diff.status == Some(1), "{diff:?}");
+    ensure!(diff.status == Some(1), "C-73: {diff:?}");
     for gone in ["-  - name: more", "-    example.com/team: red"] {
         ensure!(diff.out.lines().any(|l| l == gone), "{gone}: {diff:#?}");
     }

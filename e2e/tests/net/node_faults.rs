@@ -44,7 +44,7 @@ async fn without_loss(load: Running, what: &str) {
     assert!(answers > 0, "{what}");
 }
 
-/// FC-79a, S-111, ZD-70: an autoscaler's taint, a spot warning, the exclusion label and the deletion mark, and the node is
+/// FC-79a, S-111, ZD-70, L-33: an autoscaler's taint, a spot warning, the exclusion label and the deletion mark, and the node is
 /// dark a while later. Connections go elsewhere in time.
 pub(crate) async fn fc79a_s111_nodes_that_are_taken_away_with_a_signal_cost_no_connection(
     on: Cluster,
@@ -84,7 +84,7 @@ pub(crate) async fn fc79a_s111_nodes_that_are_taken_away_with_a_signal_cost_no_c
     }
     // As long as a client would wait for a node that is not there.
     world.clock.sleep(NOTICE).await;
-    without_loss(running, "FC-79a, ZD-70").await;
+    without_loss(running, "FC-79a, ZD-70, L-33").await;
     let free: Value = json!({"metadata": {"finalizers": null}});
     nodes
         .patch("e", &PatchParams::default(), &Patch::Merge(free))
