@@ -104,6 +104,9 @@ pub struct Args {
     /// Address of the metrics server.
     #[arg(long, env = "ONEHOP_METRICS_ADDRESS", default_value = "0.0.0.0:8080")]
     metrics_address: SocketAddr,
+    /// Answer on it over TLS only, with a certificate made here, to whoever shows a token that may `get` the path /metrics.
+    #[arg(long, env = "ONEHOP_SECURE_METRICS")]
+    secure_metrics: bool,
     /// Address of the health server.
     #[arg(long, env = "ONEHOP_HEALTH_ADDRESS", default_value = "0.0.0.0:8081")]
     health_address: SocketAddr,
@@ -182,6 +185,8 @@ pub struct Config {
     pub settings: reconcile::Settings,
     /// Address of the metrics server.
     pub metrics_address: SocketAddr,
+    /// Over TLS, for those only who may read them (S-300).
+    pub secure_metrics: bool,
     /// Address of the health server.
     pub health_address: SocketAddr,
     /// The webhook's name and address, if there is one.
@@ -340,6 +345,7 @@ impl Args {
                 orphan_grace: seconds("orphan-grace-seconds", self.orphan_grace_seconds)?,
             },
             metrics_address: self.metrics_address,
+            secure_metrics: self.secure_metrics,
             health_address: self.health_address,
             webhook: self.extras.webhook(),
             replica: self.election.replica(),

@@ -19,6 +19,7 @@ use onehop_runtime::client::{Options, Requests, connect};
 use onehop_runtime::clock::Clock;
 use onehop_runtime::log;
 use onehop_runtime::metrics::Metrics;
+use onehop_runtime::scrape::Scrapes;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -79,7 +80,6 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let (phase, phases) = watch::channel(Phase::default());
     let metrics_port = http::listen(config.metrics_address).await?;
     let health_port = http::listen(config.health_address).await?;
-    tokio::spawn(axum::serve(metrics_port, http::metrics(metrics.clone())).into_future());
     tokio::spawn(axum::serve(health_port, http::health(phases)).into_future());
 
     let options = Options {
@@ -88,6 +88,13 @@ async fn run(config: Config) -> anyhow::Result<()> {
     };
     let clock = Clock::system();
     let client = connect(&options, &Requests::new(&metrics, clock)).await?;
+    if config.secure_metrics {
+        let scrapes = Scrapes::new(&config.replica, client.clone(), clock)?;
+        let page = metrics.clone();
+        tokio::spawn(scrapes.serve(metrics_port, move || page.page()));
+    } else {
+        tokio::spawn(axum::serve(metrics_port, http::metrics(metrics.clone())).into_future());
+    }
     let install = config.settings.claim.install.clone();
     let started = clock.now().as_millis().unsigned_abs();
     // Not from the seed, which two replicas may share.

@@ -240,7 +240,9 @@ pub struct Args {
     #[arg(long, value_delimiter = ',')]
     pub healthz_bind_address: Vec<SocketAddr>,
 
-    /// Where /metrics and /proxyMode answer. Default: 127.0.0.1:10349, in replace mode 127.0.0.1:10249.
+    /// Where /metrics and /proxyMode answer, by commas. Default: 127.0.0.1:10349, in replace mode 127.0.0.1:10249; where none
+    /// of those given is loopback, that one answers as well. An address that is not loopback gives metrics only, over TLS,
+    /// to whoever shows a token that may `get` the path /metrics.
     #[arg(long, value_delimiter = ',')]
     pub metrics_bind_address: Vec<SocketAddr>,
 

@@ -9,6 +9,7 @@ use std::thread;
 
 use onehop_runtime::backoff::Policy;
 use onehop_runtime::clock::Clock;
+use onehop_runtime::scrape::Scrapes;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -39,6 +40,8 @@ pub struct Front {
     pub rng: SmallRng,
     /// Who is told of a fixed port that cannot be bound, if that is to end the process (S-129).
     pub fatal: Option<UnboundedSender<String>>,
+    /// The door of metrics on addresses of the node (S-300).
+    pub scrapes: Scrapes,
 }
 
 /// What it is told, and tells.
@@ -96,10 +99,19 @@ impl Front {
             stop: CancellationToken::new(),
             closing: closing.clone(),
             doors: doors.cloned(),
+            scrapes: None,
         };
         let metrics = self.metrics.clone().handler(configz(config), asked);
+        let outside = self.metrics.clone().for_scrapers(&self.scrapes);
         for addr in &config.metrics_binds {
-            tasks.spawn(serve(port(*addr, &metrics, None), self.fatal.clone()));
+            let port = if addr.ip().is_loopback() {
+                port(*addr, &metrics, None)
+            } else {
+                let scrapes = Some(self.scrapes.clone());
+                let port = port(*addr, &outside, None);
+                Port { scrapes, ..port }
+            };
+            tasks.spawn(serve(port, self.fatal.clone()));
         }
         let health = proxy::handler(self.board.clone(), self.metrics.clone());
         let binds = config.health_binds.iter();

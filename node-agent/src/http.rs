@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use onehop_runtime::backoff::Backoff;
 use onehop_runtime::clock::Clock;
 use onehop_runtime::http::{bind, converse, serve_until};
+use onehop_runtime::scrape::Scrapes;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -94,6 +95,8 @@ pub struct Port {
     pub closing: CancellationToken,
     /// Where it is counted while it is open, if probes of load balancers come to it.
     pub doors: Option<Doors>,
+    /// Speaks TLS with these instead of plain HTTP; who may ask is the handler's business.
+    pub scrapes: Option<Scrapes>,
 }
 
 impl Port {
@@ -109,6 +112,7 @@ impl Port {
             stop,
             closing,
             doors,
+            scrapes,
         } = self;
         let talk = move |stream: TcpStream| {
             let (handler, caller) = (handler.clone(), stream.peer_addr());
@@ -126,8 +130,13 @@ impl Port {
                     Ok::<_, Infallible>(response)
                 }
             });
+            let scrapes = scrapes.clone();
             async move {
-                if let Some(stream) = without_preface(stream, clock).await {
+                if let Some(scrapes) = scrapes {
+                    if let Some(stream) = scrapes.accept(stream).await {
+                        converse(stream, answer).await;
+                    }
+                } else if let Some(stream) = without_preface(stream, clock).await {
                     converse(stream, answer).await;
                 }
             }

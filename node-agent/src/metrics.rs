@@ -11,12 +11,13 @@ use std::time::Duration;
 use http::StatusCode;
 use onehop_core::time::Time;
 use onehop_runtime::metrics::CONTENT_TYPE;
+use onehop_runtime::scrape::{self, Asked, Scrapes};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as MetricFamily;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-use crate::http::{Handler, response};
+use crate::http::{Answer, Handler, response};
 use crate::questions::Questions;
 use crate::sys::process::usage;
 use crate::table::element::Family;
@@ -286,17 +287,30 @@ impl Metrics {
     /// Handler of the metrics port. `configz` is what the agent runs with, as JSON; `questions` are taken by the app.
     pub fn handler(self: Arc<Self>, configz: String, questions: Questions) -> Handler {
         Arc::new(move |request| match request.uri().path() {
-            "/metrics" => {
-                self.look_at_process();
-                self.late.look_at_kernel();
-                response(StatusCode::OK, CONTENT_TYPE, self.registry.page()).into()
-            }
+            scrape::PATH => response(StatusCode::OK, CONTENT_TYPE, self.page()).into(),
             "/configz" => response(StatusCode::OK, "application/json", configz.clone()).into(),
             "/proxyMode" => response(StatusCode::OK, "text/plain", "nftables").into(),
             _ => questions.answer(request).unwrap_or_else(|| {
                 response(StatusCode::NOT_FOUND, "text/plain", "404 page not found\n").into()
             }),
         })
+    }
+
+    /// Handler of the metrics port on addresses of the node: the page for who may read it, and nothing else (S-300).
+    pub fn for_scrapers(self: Arc<Self>, scrapes: &Scrapes) -> Handler {
+        let scrapes = scrapes.clone();
+        Arc::new(move |request| {
+            let (asked, scrapes, metrics) = (Asked::of(request), scrapes.clone(), self.clone());
+            Answer::Later(Box::pin(async move {
+                scrapes.answer(asked, || metrics.page()).await
+            }))
+        })
+    }
+
+    fn page(&self) -> String {
+        self.look_at_process();
+        self.late.look_at_kernel();
+        self.registry.page()
     }
 
     fn look_at_process(&self) {

@@ -12,6 +12,7 @@ use kube::Client;
 use onehop_runtime::backoff::{Backoff, Policy};
 use onehop_runtime::clock::Clock;
 use onehop_runtime::events::{Publisher, Reporter};
+use onehop_runtime::scrape::Scrapes;
 use onehop_runtime::watch::WatchMetrics;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -108,6 +109,8 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
         clock,
         rng: SmallRng::from_rng(&mut rng),
         fatal,
+        scrapes: Scrapes::new(config.node.as_str(), client.clone(), clock)
+            .context("make the door of metrics on the node's addresses")?,
     };
     // Ends with this function, so that nothing of the agent outlives it.
     let mut tasks = JoinSet::new();

@@ -12,4 +12,5 @@ pub mod events;
 pub mod http;
 pub mod log;
 pub mod metrics;
+pub mod scrape;
 pub mod watch;

@@ -97,6 +97,84 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{ ternary 10249 10349 (eq .Values.agent.mode "replace") }}
 {{- end -}}
 
+{{/* Whether the agents' metrics answer on addresses of the nodes, too: then scrapers are reviewed (S-300). */}}
+{{- define "onehop.agent.metricsExposed" -}}
+{{- with .Values.agent -}}
+{{- if .metricsBindAddresses -}}
+{{- range .metricsBindAddresses -}}
+{{- if not (or (hasPrefix "127." .) (hasPrefix "[::1]:" .)) -}}true{{- end -}}
+{{- end -}}
+{{- else if .podMonitor.enabled -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How metrics are scraped. Takes the values of the Secret with the token, and the name of the chart's own. */}}
+{{- define "onehop.scraped" -}}
+scheme: https
+# Each program makes its own certificate, for which nobody vouches.
+tlsConfig:
+  insecureSkipVerify: true
+authorization:
+  credentials:
+    name: {{ default .reader .secret.name }}
+    key: {{ .secret.key }}
+{{- end -}}
+
+{{/* An account that may read metrics and nothing else, and its token. Takes part, name and namespace. */}}
+{{- define "onehop.reader" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ .name }}
+  namespace: {{ .namespace }}
+  labels:
+    {{- include "onehop.labels" .part | nindent 4 }}
+# No pod runs with it.
+automountServiceAccountToken: false
+---
+# The cluster puts the token in: it is in no template, and no rendering replaces it.
+apiVersion: v1
+kind: Secret
+metadata:
+  name: {{ .name }}
+  namespace: {{ .namespace }}
+  labels:
+    {{- include "onehop.labels" .part | nindent 4 }}
+  annotations:
+    kubernetes.io/service-account.name: {{ .name }}
+type: kubernetes.io/service-account-token
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "onehop.labels" .part | nindent 4 }}
+rules:
+  - nonResourceURLs: [/metrics]
+    verbs: [get]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "onehop.labels" .part | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ .name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ .name }}
+    namespace: {{ .namespace }}
+{{- end -}}
+
+{{/* Name of that account for the agents. */}}
+{{- define "onehop.agent.reader" -}}
+{{ include "onehop.agent.name" . }}-metrics-reader
+{{- end -}}
+
 {{/* Who this install is: arguments that the controller and the check before an uninstall share. */}}
 {{- define "onehop.controller.identity" -}}
 - --provider={{ .Values.provider }}
@@ -215,6 +293,9 @@ tolerations:
 {{- end -}}
 {{- if and .Values.agent.enabled (not .Values.agent.serviceAccount.create) (not .Values.agent.serviceAccount.name) -}}
 {{- fail "agent.serviceAccount.name is required with agent.serviceAccount.create false: the rights of the agent are bound to it." -}}
+{{- end -}}
+{{- if and .Values.agent.enabled .Values.agent.podMonitor.enabled (not (include "onehop.agent.metricsExposed" .)) -}}
+{{- fail "agent.metricsBindAddresses has loopback only, which no Prometheus reaches: with agent.podMonitor.enabled leave it empty, or add an address of the nodes." -}}
 {{- end -}}
 {{- if and .Values.prometheusRule.enabled (not .Values.serviceMonitor.enabled) -}}
 {{- fail "serviceMonitor.enabled is required with prometheusRule.enabled: the alerts are about what it has scraped." -}}

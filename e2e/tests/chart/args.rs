@@ -6,6 +6,7 @@ use clap::Parser;
 use onehop_controller::args as controller;
 use onehop_controller::cloud::azure::settings::Kind;
 use onehop_controller::plan::Bounds;
+use onehop_core::crd::LateFlows;
 use onehop_e2e::chart::{Chart, NAMESPACE, Program};
 use onehop_e2e::world::{Commands, chart_values};
 use onehop_node_agent::args as agent;
@@ -165,7 +166,7 @@ fn c52_bounds_of_membership_arrive_for_every_provider() -> Result<()> {
     let azure =
         json!({"provider": "azure", "azure": {"cloudConfigSecret": "azure-cloud-provider"}});
     let given = json!({
-        "floorPercent": 50, "holdMaxSeconds": 60, "tailMaxSeconds": {"local": 7, "aws": 7, "azure": 7},
+        "floorPercent": 50, "holdMaxSeconds": 60, "lateFlows": "drop", "tailMaxSeconds": {"local": 7, "aws": 7, "azure": 7},
         "awsApiThrottle": {"members": "1:2", "Elastic Load Balancing v2:^Describe": "3:4"}, "dnsGraceSeconds": 5,
         "azure": {"podSecurityGroup": "pods", "drainSeconds": 11},
     });
@@ -173,6 +174,7 @@ fn c52_bounds_of_membership_arrive_for_every_provider() -> Result<()> {
         floor_percent: 50,
         hold_max_seconds: 60,
         tail_max_seconds: 7,
+        late_flows: LateFlows::Drop,
     };
     for (base, tail) in [(with(json!({})), 0), (aws(), 180), (with(azure), 30)] {
         let of = |values: &Value| -> Result<controller::Config> {

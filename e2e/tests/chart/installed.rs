@@ -16,7 +16,7 @@ use onehop_e2e::{
 };
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     process::Output,
     time::Duration,
@@ -51,6 +51,11 @@ pub(crate) fn values() -> Value {
 impl Installed {
     /// Two nodes, the chart of a folder installed, and addresses to give.
     pub(crate) async fn start(chart: &str) -> Result<Self> {
+        Self::start_with(chart, &values()).await
+    }
+
+    /// The same with these values.
+    pub(crate) async fn start_with(chart: &str, values: &Value) -> Result<Self> {
         let world = World::start(WorldConfig {
             cluster: Cluster::on(BackEnd::Real),
             install: Install::ByHelm,
@@ -67,7 +72,7 @@ impl Installed {
             notes: String::new(),
         };
         let install = ["install", "onehop", chart, "--create-namespace", "--wait"];
-        installed.notes = installed.helm(&install, &values()).await?;
+        installed.notes = installed.helm(&install, values).await?;
         installed
             .world
             .objects
@@ -212,6 +217,8 @@ fn judged(pid: u32, args: &[String], user: u32, capabilities: u64) -> Result<()>
         assert_eq!(has, most, "C-53: {set} of {args:?}");
     }
     assert_eq!(status(pid, "NoNewPrivs")?, "1", "C-53");
+    let filtered = status(pid, "Seccomp")?;
+    assert_eq!(filtered, "2", "C-53: the runtime's default profile");
     let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
     for point in ["/", "/proc/sys"] {
         let line = mounts
@@ -230,6 +237,38 @@ fn judged(pid: u32, args: &[String], user: u32, capabilities: u64) -> Result<()>
     Ok(())
 }
 
+/// Ports that the page on threats gives a program, each with its purpose.
+fn ports_with_a_purpose(component: &str) -> Result<BTreeSet<u16>> {
+    let page = Chart::folder().join("../../docs/threat-model.md");
+    let page = std::fs::read_to_string(page)?;
+    let (_, table) = page.split_once("## Ports").context("a heading")?;
+    let who = component.trim_start_matches("node-");
+    let rows = table.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| ")?.split(" | ");
+        let (ports, whose) = (cells.next()?, cells.next()?);
+        (whose == who).then_some(ports)
+    });
+    let numbers = rows.flat_map(|ports| ports.split(|c: char| !c.is_ascii_digit()));
+    Ok(numbers.filter_map(|number| number.parse().ok()).collect())
+}
+
+/// TCP ports on which somebody listens in the network namespace of a process.
+fn listening(pid: u32) -> Result<BTreeSet<u16>> {
+    let mut ports = BTreeSet::new();
+    for table in ["tcp", "tcp6"] {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/net/{table}"))?;
+        for line in text.lines().skip(1) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            // The fourth is the state.
+            if words.get(3) == Some(&"0A") {
+                let port = words[1].rsplit(':').next().context("a port")?;
+                ports.insert(u16::from_str_radix(port, 16)?);
+            }
+        }
+    }
+    Ok(ports)
+}
+
 /// C-53, C-69, S-314, K-25: installed by Helm, with nothing but what it rendered, both modes and both policies serve.
 #[tokio::test(flavor = "multi_thread")]
 async fn c53_c69_s314_k25_the_installed_chart_carries_packets() -> Result<()> {
@@ -244,6 +283,9 @@ async fn c53_c69_s314_k25_the_installed_chart_carries_packets() -> Result<()> {
         assert_eq!(pids.len(), 2, "{component}: one a node, or two replicas");
         for pid in pids {
             judged(pid, &program.args()?, user, capabilities)?;
+            let open = listening(pid)?;
+            let known = ports_with_a_purpose(component)?;
+            assert!(!open.is_empty() && open.is_subset(&known), "C-53: {open:?}");
         }
     }
 

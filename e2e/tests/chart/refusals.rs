@@ -73,6 +73,12 @@ fn c51_ct03_required_values_are_named() -> Result<()> {
     refused(
         &with(json!({"prometheusRule": {"enabled": true}, "serviceMonitor": {"enabled": true}})),
         "agent.podMonitor.enabled is required with prometheusRule.enabled",
+    )?;
+    refused(
+        &with(json!({"agent": {
+            "podMonitor": {"enabled": true}, "metricsBindAddresses": ["127.0.0.1:10349"],
+        }})),
+        "agent.metricsBindAddresses has loopback only, which no Prometheus reaches",
     )
 }
 
@@ -130,6 +136,7 @@ fn c60_ct04_the_schema_refuses_typos() -> Result<()> {
             "/tailMaxSeconds/local",
         ),
         (json!({"tailMaxSeconds": 30}), "/tailMaxSeconds"),
+        (json!({"lateFlows": "keep"}), "/lateFlows"),
         (json!({"tailMaxSeconds": {"gcp": 1}}), "gcp"),
         (json!({"membership": "never"}), "/membership"),
         (

@@ -1,18 +1,28 @@
 //! Least privilege: the rights are listed here as what they may be at most.
 
-use crate::sets::sets;
+use crate::sets::{sets, with};
 use anyhow::{Context, Result};
 use onehop_e2e::chart::{Chart, minimal_values};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// `group/resource verb` of each right of a role.
+/// `group/resource verb` of each right of a role; `/path verb` where it is about a path.
 pub(crate) fn rights(role: &Value) -> Result<BTreeSet<String>> {
     let list = |value: &Value| -> Result<Vec<String>> {
         serde_json::from_value(value.clone()).context("a list")
     };
     let mut all = BTreeSet::new();
     for rule in role["rules"].as_array().context("rules")? {
+        if rule["nonResourceURLs"].is_array() {
+            for path in list(&rule["nonResourceURLs"])? {
+                all.extend(
+                    list(&rule["verbs"])?
+                        .iter()
+                        .map(|verb| format!("{path} {verb}")),
+                );
+            }
+            continue;
+        }
         for group in list(&rule["apiGroups"])? {
             for resource in list(&rule["resources"])? {
                 for verb in list(&rule["verbs"])? {
@@ -54,6 +64,70 @@ fn s313_c53_k25_rights_of_the_agent() -> Result<()> {
     assert_eq!(
         binding["spec"]["validationActions"],
         serde_json::json!(["Deny"])
+    );
+    Ok(())
+}
+
+/// S-313 and S-300: it asks who scrapes only where somebody can, and a Prometheus gets the right to scrape and no other.
+#[test]
+fn s313_s300_rights_of_whoever_scrapes() -> Result<()> {
+    let chart = Chart::of_this_build()?;
+    let agents = |values: &Value| -> Result<BTreeSet<String>> {
+        rights(
+            chart
+                .render(values)?
+                .object("ClusterRole", "onehop-node-agent")?,
+        )
+    };
+    let usual = agents(&minimal_values())?;
+    let more = |agent: Value| -> Result<BTreeSet<String>> {
+        let all = agents(&with(serde_json::json!({"agent": agent})))?;
+        Ok(all.difference(&usual).cloned().collect())
+    };
+    let reviews = expected(
+        "authentication.k8s.io/tokenreviews create
+         authorization.k8s.io/subjectaccessreviews create",
+    );
+    let monitor = serde_json::json!({"podMonitor": {"enabled": true}});
+    assert_eq!(more(monitor.clone())?, reviews, "S-313");
+    for (at, wanted) in [
+        ("0.0.0.0:10349", reviews.clone()),
+        ("127.0.0.1:10349", BTreeSet::new()),
+        ("[::1]:10349", BTreeSet::new()),
+    ] {
+        let only = serde_json::json!({"metricsBindAddresses": [at]});
+        assert_eq!(more(only)?, wanted, "S-313: {at}");
+    }
+    let service = serde_json::json!({"serviceMonitor": {"enabled": true}});
+    let controllers = |values: &Value| -> Result<BTreeSet<String>> {
+        rights(
+            chart
+                .render(values)?
+                .object("ClusterRole", "onehop-controller")?,
+        )
+    };
+    let (with_it, without) = (
+        controllers(&with(service))?,
+        controllers(&minimal_values())?,
+    );
+    let added: BTreeSet<String> = with_it.difference(&without).cloned().collect();
+    assert_eq!(added, reviews, "S-300");
+    let rendered = chart.render(&with(serde_json::json!({"agent": monitor})))?;
+    let name = "onehop-node-agent-metrics-reader";
+    let reader = rendered.object("ClusterRole", name)?;
+    assert_eq!(rights(reader)?, expected("/metrics get"), "S-300");
+    let secret = rendered.object("Secret", name)?;
+    assert_eq!(secret["type"], "kubernetes.io/service-account-token");
+    assert_eq!(
+        (&secret["data"], &secret["stringData"]),
+        (&Value::Null, &Value::Null),
+        "C-61"
+    );
+    let endpoint = &rendered.of_kinds(&["PodMonitor"])[0]["spec"]["podMetricsEndpoints"][0];
+    assert_eq!(endpoint["scheme"], "https", "S-300");
+    assert_eq!(
+        endpoint["authorization"]["credentials"]["name"], name,
+        "S-300"
     );
     Ok(())
 }

@@ -171,6 +171,7 @@ fn by_role(rendered: &Rendered) -> Result<BTreeSet<(&'static str, String)>> {
         let whose = [
             "node-resource-group",
             "uninstall-clean-up",
+            "metrics-reader",
             "node-agent",
             "controller",
         ];
@@ -186,8 +187,13 @@ fn by_role(rendered: &Rendered) -> Result<BTreeSet<(&'static str, String)>> {
 fn c53_every_right_of_every_set_of_values_is_needed_or_listed() -> Result<()> {
     let chart = Chart::of_this_build()?;
     let mut needed = BTreeSet::new();
-    // By `c53_every_right_is_used_and_nothing_is_refused` and what is cleaned up in `lives`, by `webhook`, and below.
-    for values in [minimal_values(), with(webhook()), with(replace())] {
+    // By `c53_every_right_is_used_and_nothing_is_refused` and what is cleaned up in `lives`, by `webhook`, by `scrape`, and below.
+    for values in [
+        minimal_values(),
+        with(webhook()),
+        with(replace()),
+        with(scraped()),
+    ] {
         needed.extend(by_role(&chart.render(&values)?)?);
     }
     let mut left = BTreeSet::new();
@@ -202,6 +208,10 @@ fn c53_every_right_of_every_set_of_values_is_needed_or_listed() -> Result<()> {
 
 pub(crate) fn webhook() -> Value {
     json!({"webhook": {"enabled": true}})
+}
+
+pub(crate) fn scraped() -> Value {
+    json!({"serviceMonitor": {"enabled": true}, "agent": {"podMonitor": {"enabled": true}}})
 }
 
 fn replace() -> Value {

@@ -178,9 +178,9 @@ impl Args {
             pod_health_port: self.pod_health_port()?,
             settings: self.settings()?,
             health_binds: or_default(&self.healthz_bind_address, health),
-            metrics_binds: or_default(
+            metrics_binds: with_loopback(
                 &self.metrics_bind_address,
-                vec![SocketAddr::new(loopback, metrics)],
+                SocketAddr::new(loopback, metrics),
             ),
             bind_hard_fail: self.bind_address_hard_fail,
             ready_socket: self.ready_socket.clone(),
@@ -296,6 +296,15 @@ fn ports_beside((first, last): (u16, u16)) -> Option<(u16, u16)> {
         below
     };
     (count(beside) >= FEW).then_some(beside)
+}
+
+/// What is asked on the node itself is answered by loopback only, so there is always one (S-300, S-312).
+fn with_loopback(given: &[SocketAddr], default: SocketAddr) -> Vec<SocketAddr> {
+    let mut binds = given.to_vec();
+    if !given.iter().any(|addr| addr.ip().is_loopback()) {
+        binds.push(default);
+    }
+    binds
 }
 
 fn or_default(given: &[SocketAddr], default: Vec<SocketAddr>) -> Vec<SocketAddr> {

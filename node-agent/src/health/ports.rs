@@ -98,6 +98,7 @@ impl Ports {
             stop: stop.clone(),
             closing: self.closing.clone(),
             doors: Some(self.doors.clone()),
+            scrapes: None,
         };
         let mut failure = Some((listen.clone(), self.failures.clone()));
         let task = tokio::spawn(port.run(move |error| {

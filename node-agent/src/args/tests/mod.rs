@@ -36,6 +36,23 @@ fn s129_ports_follow_the_way_to_run() {
 }
 
 #[test]
+fn s300_metrics_always_answer_on_loopback_whatever_else_they_do() {
+    let binds = |flags: &[&str]| {
+        let config = parse(flags).resolve().expect("resolves");
+        let binds = config.metrics_binds.iter().map(ToString::to_string);
+        binds.collect::<Vec<_>>()
+    };
+    let any = "--metrics-bind-address=0.0.0.0:10349";
+    assert_eq!(binds(&[any]), ["0.0.0.0:10349", "127.0.0.1:10349"], "S-300");
+    let own = "--metrics-bind-address=127.0.0.1:9000,10.0.0.1:9001";
+    assert_eq!(binds(&[own]), ["127.0.0.1:9000", "10.0.0.1:9001"], "S-300");
+    assert_eq!(
+        binds(&["--metrics-bind-address=[::1]:9000"]),
+        ["[::1]:9000"]
+    );
+}
+
+#[test]
 fn s303_upstream_names_and_defaults() {
     let config = parse(&[
         "--cluster-cidr=10.244.0.0/16,fd00::/56",
