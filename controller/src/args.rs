@@ -288,15 +288,7 @@ impl Args {
                 azure = Some(resolved);
             }
         }
-        let mut endpoint = self.local_endpoint;
-        if endpoint.is_none() && self.provider == ProviderName::Local {
-            return Err(ArgsError::NoEndpoint);
-        }
-        // Paths are joined to it, which would replace its last part.
-        if let Some(endpoint) = endpoint.as_mut().filter(|url| !url.path().ends_with('/')) {
-            let path = format!("{}/", endpoint.path());
-            endpoint.set_path(&path);
-        }
+        let endpoint = endpoint(self.local_endpoint, self.provider)?;
         Ok(Config {
             endpoint,
             aws,
@@ -369,6 +361,22 @@ fn seconds(flag: &'static str, value: f64) -> Result<Duration, ArgsError> {
     duration
         .filter(|d| d.as_secs() <= 1_000_000)
         .ok_or(ArgsError::Seconds(flag))
+}
+
+/// Where the local cloud answers; with that provider it has to be said.
+fn endpoint(given: Option<Url>, provider: ProviderName) -> Result<Option<Url>, ArgsError> {
+    let Some(mut endpoint) = given else {
+        return match provider {
+            ProviderName::Local => Err(ArgsError::NoEndpoint),
+            ProviderName::Aws | ProviderName::Azure => Ok(None),
+        };
+    };
+    // Paths are joined to it, which would replace its last part.
+    if !endpoint.path().ends_with('/') {
+        let path = format!("{}/", endpoint.path());
+        endpoint.set_path(&path);
+    }
+    Ok(Some(endpoint))
 }
 
 #[cfg(test)]
