@@ -20,13 +20,13 @@ use std::{net::SocketAddr, time::Duration};
 const PREFIX: &str = "service.beta.kubernetes.io/azure-";
 const GONE_WITHIN: Duration = Duration::from_mins(1);
 
-fn web() -> ServiceManifest {
+pub(crate) fn web() -> ServiceManifest {
     ServiceManifest::load_balancer("web", "web")
         .with("loadBalancerClass", json!("onehop.dev/azure"))
 }
 
 /// A world on Azure with a pod `web` on node `a`.
-async fn world() -> Result<World> {
+pub(crate) async fn world() -> Result<World> {
     world_with(OnTerm::Exit).await
 }
 
@@ -55,7 +55,7 @@ async fn ready_pod(world: &World, (name, node): (&str, &str), on_term: OnTerm) -
 
 /// Applies a Service and waits until a client outside gets an answer through its load balancer, and every target has a
 /// verdict that load balancer nodes follow.
-async fn serve(world: &World, service: ServiceManifest) -> Result<SocketAddr> {
+pub(crate) async fn serve(world: &World, service: ServiceManifest) -> Result<SocketAddr> {
     world.objects.apply(service.json()).await?;
     let address = SocketAddr::from((world.lb_address("web").await?, 80));
     first_answer(world, address).await?;
@@ -83,7 +83,7 @@ pub(crate) async fn asked(world: &World, address: SocketAddr) -> Result<Answer> 
 }
 
 /// Deletes the Service and waits until nothing that was made for it is left.
-async fn remove(world: &World) -> Result<()> {
+pub(crate) async fn remove(world: &World) -> Result<()> {
     let services: Api<Service> = Api::namespaced(world.kube(), "default");
     services.delete("web", &DeleteParams::default()).await?;
     let what = "load balancer, public IP, rules and finalizer go";

@@ -13,6 +13,7 @@ mod aws_peer;
 mod aws_wire;
 mod azure;
 mod azure_cutover;
+mod azure_restart;
 mod azure_rules;
 mod bad_input;
 mod causes;

@@ -257,7 +257,7 @@ async fn wrong_services_are_refused_with_field_and_reason() {
 }
 
 #[tokio::test]
-async fn what_may_not_change_once_set_does_not() {
+async fn az004_what_may_not_change_once_set_does_not() {
     let client = client();
     let spec = json!({
         "type": "LoadBalancer", "loadBalancerClass": "onehop.dev/local", "externalTrafficPolicy": "Local",
@@ -298,6 +298,7 @@ async fn what_may_not_change_once_set_does_not() {
         ),
         "{message}"
     );
+    // AZ-004: the class goes with the type, and can be set when it comes back.
     let class = json!({"type": "ClusterIP"});
     let (code, plain) = patch(&client, class).await;
     assert_eq!(
@@ -305,6 +306,13 @@ async fn what_may_not_change_once_set_does_not() {
         (200, &Value::Null)
     );
     assert_eq!(plain["spec"]["clusterIP"], made["spec"]["clusterIP"]);
+    let again = json!({"type": "LoadBalancer", "loadBalancerClass": "onehop.dev/azure"});
+    let (code, moved) = patch(&client, again).await;
+    assert_eq!(
+        (code, &moved["spec"]["loadBalancerClass"]),
+        (200, &json!("onehop.dev/azure")),
+        "AZ-004"
+    );
 }
 
 #[tokio::test]
