@@ -117,7 +117,7 @@ async fn za66_za99_az115_az116_a_service_comes_and_goes_and_at_rest_nothing_is_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn az405_az493_az118_every_write_of_what_is_there_has_if_match() {
+async fn az405_az493_az118_az200_every_write_of_what_is_there_has_if_match() {
     let world = World::start().await;
     world.azure.set_faults(Faults {
         need_if_match: true,
@@ -141,6 +141,28 @@ async fn az405_az493_az118_every_write_of_what_is_there_has_if_match() {
         .filter(|w| w.status == 400)
         .collect();
     assert_eq!(refused, [], "AZ-405");
+    let group = world.azure.writes().into_iter();
+    let group: Vec<_> = group
+        .filter(|w| w.id.contains("/networkSecurityGroups/"))
+        .collect();
+    assert!(!group.is_empty());
+    for write in group {
+        let rules = write.body["properties"]["securityRules"].as_array();
+        assert!(
+            write.id.ends_with("/networkSecurityGroups/nsg"),
+            "AZ-200: {}",
+            write.id
+        );
+        assert!(
+            rules.is_some_and(|all| all.len() >= 2),
+            "AZ-200: one document"
+        );
+        assert_eq!(
+            write.body["properties"]["other"],
+            json!({"a": []}),
+            "AZ-200: merged"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -321,3 +321,62 @@ async fn za64_az044_az175_a_new_address_is_of_the_prefix_that_is_asked_for_and_i
     let zones = world.azure.document(id).unwrap()["zones"].clone();
     assert_eq!(zones, json!(["1", "2"]), "AZ-175");
 }
+
+/// Azure takes both frontends in one document, and the address that goes is held until the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn az113_az262_az044_a_former_address_serves_beside_the_new_one_and_goes_at_the_end() {
+    let world = World::start().await;
+    let _controller = world.controller().await;
+    let annotation = "service.beta.kubernetes.io/azure-pip-prefix-id";
+    let prefix = |name: &str| world.place.network("rg", "publicIPPrefixes", name);
+    let body = json!({"location": "westeurope", "properties": {"prefixLength": 30}});
+    for name in ["first", "second"] {
+        world.azure.put(&prefix(name), &body).unwrap();
+    }
+    world.endpoints("web", &[1, 2]).await;
+    let wish = json!({"onehop.dev/target": "pod", annotation: prefix("first")});
+    world.service("web", json!({}), wish).await;
+    let former = world.has_address("web").await;
+    let moved = json!({"metadata": {"annotations": {annotation: prefix("second")}}});
+    world.patch("web", moved).await;
+    world.tells("web", "FormerAddressServes").await;
+    world
+        .eventually("the new one is published", async |w| {
+            w.address("web").await.is_some_and(|new| new != former)
+        })
+        .await;
+    let balancer = world.balancer().unwrap();
+    assert_eq!(names(&balancer, "frontendIPConfigurations").len(), 2);
+    let pools = balancer["properties"]["backendAddressPools"].clone();
+    let members = |pool: &Value| {
+        let list = pool["properties"]["loadBalancerBackendAddresses"].as_array();
+        let one = |it: &Value| it["properties"]["ipAddress"].to_string();
+        list.unwrap().iter().map(one).collect::<Vec<_>>()
+    };
+    let members: Vec<_> = pools.as_array().unwrap().iter().map(members).collect();
+    assert_eq!(members.len(), 2, "AZ-262: a pool for each");
+    assert_eq!((&members[0], members[0].len()), (&members[1], 2), "AZ-113");
+    let rules = balancer["properties"]["loadBalancingRules"].clone();
+    let on = |rule: &Value| rule["properties"]["frontendIPConfiguration"].to_string();
+    let fronts: Vec<String> = rules.as_array().unwrap().iter().map(on).collect();
+    assert!(fronts.len() == 2 && fronts[0] != fronts[1], "{fronts:?}");
+    world
+        .eventually("the former one is gone, and its address", async |w| {
+            let fronts = w.balancer();
+            let fronts = fronts.map_or(0, |it| names(&it, "frontendIPConfigurations").len());
+            fronts == 1 && w.azure.ids("publicIPAddresses").len() == 1
+        })
+        .await;
+    let refused: Vec<u16> = world.write_statuses();
+    assert!(refused.iter().all(|status| *status < 400), "{refused:?}");
+    world
+        .eventually("so is its pool", async |w| {
+            names(&w.balancer().unwrap(), "backendAddressPools").len() == 1
+        })
+        .await;
+    let writes = world.writes();
+    world.quiet(QUIET).await;
+    assert_eq!(world.writes(), writes, "AZ-104");
+    world.delete("web").await;
+    all_gone(&world, "web").await;
+}

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_raises_the_count_of_one_object_at_most_once_a_minute() {
+    fn az475_a_repeat_raises_the_count_of_one_object_at_most_once_a_minute() {
         let mut ledger = Ledger::default();
         let Verdict::Write(first) = note(&mut ledger, "a", 0) else {
             panic!()
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_about_one_object_is_bounded() {
+    fn az475_a_flood_about_one_object_is_bounded() {
         let mut ledger = Ledger::default();
         let verdicts = (0..100).map(|n| note(&mut ledger, &format!("message {n}"), 0));
         let written = verdicts.filter(|v| matches!(v, Verdict::Write(_))).count();

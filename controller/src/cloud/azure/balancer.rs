@@ -173,8 +173,7 @@ pub fn is_there(document: &Value, part: &Part) -> bool {
         && all(PROBES, &part.probes)
         && all(RULES, &part.rules)
         && part
-            .pools
-            .iter()
+            .all_pools()
             .all(|pool| child(document, POOLS, &pool.name).is_some())
         && !stale(RULES, &part.rules)
         && !stale(PROBES, &part.probes)
@@ -206,7 +205,7 @@ pub fn differing(document: &Value, part: &Part) -> Vec<String> {
         );
     }
     let lacks = |pool: &&super::part::Pool| child(document, POOLS, &pool.name).is_none();
-    let pools = part.pools.iter().filter(lacks);
+    let pools = part.all_pools().filter(lacks);
     all.extend(pools.map(|pool| format!("pool {}", pool.name)));
     all
 }
@@ -313,7 +312,7 @@ fn lay_in(document: &mut Value, settings: &Settings, part: &Part) {
     for frontend in &part.frontends {
         upsert(document, FRONTENDS, frontend);
     }
-    for pool in &part.pools {
+    for pool in part.all_pools() {
         if child(document, POOLS, &pool.name).is_none() {
             children_mut(document, POOLS).push(new_pool(settings, &pool.name));
         }

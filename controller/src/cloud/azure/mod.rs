@@ -8,6 +8,7 @@
 pub mod annotations;
 pub mod balancer;
 pub mod client;
+mod demands;
 pub mod document;
 mod families;
 mod grace;
@@ -264,8 +265,7 @@ impl Provider for Azure {
         let kind = built.part.kind;
         let pools = built
             .part
-            .pools
-            .iter()
+            .all_pools()
             .map(|pool| Filled::read(&self.settings, intent, (pool, kind), seen, now));
         let looks = pools.filter_map(|filled| filled.next_look(&self.settings, now));
         let grace = grace::end(&self.settings, &built.part, seen, now).filter(|end| *end > now);

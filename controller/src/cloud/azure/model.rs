@@ -11,17 +11,18 @@ use serde_json::Value;
 
 use super::annotations::{self, Wishes};
 use super::balancer::{is_down, member_address};
+use super::demands::{demands_of, of_side, rules};
 use super::document::{
     FRONTENDS, MEMBERS, POOLS, RULES, child, children, name, other_users, reference, referred, text,
 };
 use super::grace;
-use super::names;
+use super::names::{self, Half};
 use super::part::{self, Address, Makings, Part};
 use super::public_ip::{Asker, address_of, kept_for, version_of};
+use super::resolve::Flavour;
 use super::rights::Missing;
-use super::security::{self, Addresses, Demand};
+use super::security;
 use super::settings::{Kind, Settings, Side};
-use super::switch;
 use crate::plan::Refusal;
 
 /// Documents in the cloud.
@@ -46,8 +47,8 @@ pub struct Times {
     pub members: BTreeMap<Place, Time>,
     /// Since when no rule uses a pool.
     pub unused: BTreeMap<(Kind, String), Time>,
-    /// Since when a frontend is there.
-    pub frontends: BTreeMap<(Kind, String), Time>,
+    /// Since when a frontend is there, with a present address of a Service or with a former one (AZ-113).
+    pub frontends: BTreeMap<(Kind, String), (bool, Time)>,
 }
 
 /// A member: load balancer, pool in lower case, address, and whether it is Down.
@@ -65,10 +66,13 @@ impl Times {
                 .filter_map(|rule| referred(rule, "backendAddressPool"))
                 .map(str::to_ascii_lowercase)
                 .collect();
+            let former = grace::frontends_of_former_rules(balancer);
             for frontend in children(balancer, FRONTENDS) {
                 let key = (*kind, name(frontend).to_ascii_lowercase());
-                let since = self.frontends.get(&key).copied().unwrap_or(now);
-                frontends.insert(key, since);
+                let is_former = former.contains(&key.1);
+                let known = self.frontends.get(&key).copied();
+                let same = known.filter(|(was_former, _)| *was_former == is_former);
+                frontends.insert(key, same.unwrap_or((is_former, now)));
             }
             for pool in children(balancer, POOLS) {
                 let pool_name = name(pool).to_ascii_lowercase();
@@ -276,14 +280,33 @@ pub fn build(
             .map(str::to_owned);
         frontends.insert(*family, (address, there));
     }
-    let others = balancer.map_or_else(Vec::new, |it| used_by_others(it, spec));
+    let mut left = balancer.map_or_else(Vec::new, |it| used_by_others(it, spec));
+    let wanted = frontends.values().filter_map(|(_, there)| there.as_deref());
+    let wanted: Vec<&str> = wanted.collect();
+    let mut former =
+        balancer.map_or_else(Vec::new, |it| grace::beside(it, spec, &wanted, documents));
+    if Flavour::of(spec.class.as_deref()) == Flavour::Peer {
+        // The peer knows a frontend by its name: one that has the name of the new one makes room for it (AZ-085).
+        let name = |family: &IpFamily| {
+            let half = Half::of(*family, &spec.families);
+            names::frontend(
+                &names::base(&spec.service_uid),
+                wishes.subnet.as_deref(),
+                half,
+            )
+        };
+        let names: Vec<String> = spec.families.iter().map(name).collect();
+        former.retain(|it| !names.iter().any(|name| name.eq_ignore_ascii_case(&it.name)));
+    }
+    left.extend(former.iter().map(|former| former.name.clone()));
     let zones = balancer.and_then(|it| zones_before(it, spec));
     let part = Part::new(
         settings,
         Makings {
             spec,
             wishes: &wishes,
-            left_to_others: &others,
+            left_to_others: &left,
+            former: &former,
             zones: zones.as_deref().unwrap_or(&documents.zones),
         },
         |family| {
@@ -374,7 +397,20 @@ fn holder<'a>(
                 && of_family(frontend)
         }
     };
-    children(balancer, FRONTENDS).iter().find(holds).map(name)
+    let base = names::base(&spec.service_uid);
+    // Not one with a former address, where there is a choice (AZ-113).
+    let serves = |frontend: &&Value| {
+        let mut rules = children(balancer, RULES).iter();
+        rules.any(|rule| {
+            names::is_of(name(rule), &base)
+                && !names::is_former_rule(name(rule), &base)
+                && referred(rule, "frontendIPConfiguration")
+                    .is_some_and(|it| it.eq_ignore_ascii_case(name(frontend)))
+        })
+    };
+    let holders: Vec<&Value> = children(balancer, FRONTENDS).iter().filter(holds).collect();
+    let chosen = holders.iter().find(|it| serves(it)).or(holders.first());
+    chosen.map(|it| name(it))
 }
 
 /// Addresses of a part's frontends, as far as there are some.
@@ -402,98 +438,6 @@ pub(super) fn address_at(frontend: &Value, documents: &Documents) -> Option<IpAd
     text(frontend, &["properties", "privateIPAddress"])?
         .parse()
         .ok()
-}
-
-/// What one Service needs of the security group; nothing before it has a frontend.
-fn demands_of(
-    settings: &Settings,
-    service: &ServiceKey,
-    spec: &LoadBalancerSpec,
-    documents: &Documents,
-) -> Vec<Demand> {
-    let wishes = annotations::of_options(spec);
-    let Ok(Built { part, .. }) = build(settings, service, spec, documents) else {
-        return Vec::new();
-    };
-    let demands = |wishes: &Wishes, frontends: Vec<IpAddr>| {
-        let kind = part::kind(wishes);
-        let Some(balancer) = documents.balancers.get(&kind) else {
-            return Vec::new();
-        };
-        let of_mode = |mode| {
-            let pools = part.pools.iter().filter(move |pool| pool.mode == mode);
-            let pools = pools.filter_map(|pool| child(balancer, POOLS, &pool.name));
-            pools
-                .flat_map(|pool| children(pool, MEMBERS))
-                .filter_map(member_address)
-                .collect()
-        };
-        let at = Addresses {
-            frontends,
-            nodes: of_mode(TargetMode::Node),
-            pods: of_mode(TargetMode::Pod),
-        };
-        security::demands(settings, spec, wishes, &at)
-    };
-    let mut all = demands(&wishes, addresses(&part, documents));
-    let balancer = documents.balancers.get(&part.kind);
-    if let Some((balancer, former)) =
-        balancer.and_then(|it| Some((it, switch::former(it, &part, spec)?)))
-    {
-        let used = |pool: &&Value| former.pools.contains(&name(pool).to_ascii_lowercase());
-        let pools = children(balancer, POOLS).iter().filter(used);
-        let members: Vec<IpAddr> = pools
-            .flat_map(|pool| children(pool, MEMBERS))
-            .filter_map(member_address)
-            .collect();
-        let at = Addresses {
-            frontends: addresses(&part, documents),
-            nodes: members.clone(),
-            pods: members,
-        };
-        all.extend(security::demands(settings, &former.spec, &wishes, &at));
-    }
-    let former = grace::former_addresses(&part, documents);
-    if !former.is_empty() {
-        let other = Wishes {
-            internal: !wishes.internal,
-            ..wishes
-        };
-        all.extend(demands(&other, former));
-    }
-    all
-}
-
-/// What all Services need of the security group.
-pub fn demands(settings: &Settings, roster: &Roster, documents: &Documents) -> Vec<Demand> {
-    let asking = roster.services.iter();
-    let asking = asking.filter_map(|(service, met)| Some((service, met.spec.as_ref()?)));
-    asking
-        .flat_map(|(service, spec)| demands_of(settings, service, spec, documents))
-        .collect()
-}
-
-/// How the rules of the security group stand.
-pub fn rules(settings: &Settings, roster: &Roster, documents: &Documents) -> Rules {
-    let demands = demands(settings, roster, documents);
-    let mut all = Rules::Right;
-    for side in Side::ALL {
-        let Some(document) = documents.group(side) else {
-            continue;
-        };
-        match security::desired(settings, document, &of_side(&demands, side)) {
-            Ok(desired) if security::differs(&desired, document) => all = Rules::Due,
-            Ok(_) => {}
-            Err(refusal) => return Rules::Refused(refusal),
-        }
-    }
-    all
-}
-
-/// Those that one security group has to let in.
-pub fn of_side(demands: &[Demand], side: Side) -> Vec<Demand> {
-    let of = demands.iter().filter(|demand| demand.side == side);
-    of.cloned().collect()
 }
 
 /// Wishes of a spec, for whoever needs them beside the part.

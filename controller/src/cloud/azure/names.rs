@@ -20,7 +20,7 @@ pub const TAG_GENERATION: &str = "onehop-generation";
 pub const TAG_SERVICE: &str = "onehop-service";
 /// Tag of a public IP: the Service that its DNS label is for.
 pub const TAG_DNS: &str = "onehop-dns-label-service";
-/// Tag of a public IP: until when the former address of its Service serves on (AZ-113).
+/// Tag of a public IP: until when former addresses of its Service serve on, and marks of their frontends (AZ-113).
 pub const TAG_FORMER: &str = "onehop-former-until";
 /// Tags by which cloud-provider-azure knows its public IPs, old and new (AZ-094).
 pub const PEER_SERVICE_TAGS: [&str; 2] = ["k8s-azure-service", "service"];
@@ -37,6 +37,8 @@ pub const PEER_RULE_PREFIX: &str = "k8s-azure-lb_";
 const LONGEST: usize = 75;
 /// Longest base name (AZ-080).
 pub const LONGEST_BASE: usize = 32;
+/// Marks the rules of a former frontend.
+const FORMER: &str = "_was";
 /// Marks the IPv6 half of a dual-stack Service.
 const IPV6: &str = "-IPv6";
 
@@ -149,6 +151,43 @@ pub fn pod_pool(base: &str, port: Option<(Protocol, u16)>, family: IpFamily) -> 
         name.push_str(IPV6);
     }
     name
+}
+
+/// A rule of a frontend with a former address of the Service, until its grace is over (AZ-113). No subnet's name begins
+/// like what tells it from the Service's other rules.
+pub fn former_rule(
+    base: &str,
+    frontend: &str,
+    protocol: Protocol,
+    port: u16,
+    half: Half,
+) -> String {
+    let mark = format!("{FORMER}-{}", mark(frontend));
+    rule(base, Some(&mark), protocol, port, half)
+}
+
+/// Whether a rule is one of a former address of the Service with this base name.
+pub fn is_former_rule(name: &str, base: &str) -> bool {
+    is_of(name, &format!("{base}-{FORMER}"))
+}
+
+/// The pool of a former frontend where floating IP is off: of the same members as that other pool (AZ-113, AZ-262).
+pub fn former_pool(base: &str, pool: &str, frontend: &str, family: IpFamily) -> String {
+    let nodes = own_node_pool(base, family);
+    let own: &str = if is_of(pool, base) { pool } else { &nodes };
+    let stem = match family {
+        IpFamily::V4 => own,
+        IpFamily::V6 => own.strip_suffix(IPV6).unwrap_or(own),
+    };
+    node_pool(&format!("{stem}-was-{}", mark(frontend)), family)
+}
+
+/// Eight digits that tell a name from others, in any case.
+pub fn mark(name: &str) -> String {
+    hex(&Md5::digest(name.to_ascii_lowercase().as_bytes()))
+        .chars()
+        .take(8)
+        .collect()
 }
 
 /// Whether a pool has pods of the Service with this base name.
@@ -348,6 +387,33 @@ mod tests {
         assert_eq!(of(IpFamily::V4), format!("{}-nodes-1", based()));
         assert_eq!(of(IpFamily::V6), format!("{}-nodes-1-IPv6", based()));
         assert!(is_ipv6_pool(&of(IpFamily::V6)) && is_of(&of(IpFamily::V4), &based()));
+    }
+
+    #[test]
+    fn az113_az098_what_a_former_frontend_has_is_the_services_and_like_nothing_else_of_it() {
+        let base = "a".repeat(32);
+        let rule = former_rule(&base, &base, Protocol::Sctp, 65535, Half::Second);
+        assert!(is_of(&rule, &base) && is_former_rule(&rule.to_uppercase(), &base));
+        let subnet = super::rule(&base, Some("was"), Protocol::Tcp, 80, Half::Plain);
+        assert!(!is_former_rule(&subnet, &base), "{subnet}");
+        let other = former_rule(
+            &base,
+            &format!("{base}-2"),
+            Protocol::Sctp,
+            65535,
+            Half::Second,
+        );
+        assert_ne!(rule, other);
+        for family in IpFamily::ALL {
+            let pods = pod_pool(&base, Some((Protocol::Sctp, 65535)), family);
+            let pods = former_pool(&base, &pods, &base, family);
+            let nodes = former_pool(&base, &node_pool("demo", family), &base, family);
+            assert!(is_pod_pool(&pods, &base) && !is_pod_pool(&nodes, &base));
+            for name in [&pods, &nodes] {
+                assert!(is_of(name, &base) && name.len() <= 80, "{name}");
+                assert_eq!(is_ipv6_pool(name), family == IpFamily::V6, "AZ-083: {name}");
+            }
+        }
     }
 
     #[test]

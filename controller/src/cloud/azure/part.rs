@@ -4,6 +4,7 @@
 //! Parts are told apart by the names of their children, so that any number of them fits into one document and goes out
 //! in one PUT (AZ-101).
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use onehop_core::crd::{HealthBy, HealthProtocol, LoadBalancerPort, LoadBalancerSpec, TargetMode};
@@ -32,8 +33,30 @@ pub struct Part {
     pub pools: Vec<Pool>,
     /// Probes.
     pub probes: Vec<Child>,
-    /// Rules.
+    /// Rules, those of former frontends among them.
     pub rules: Vec<Child>,
+    /// Names of frontends with former addresses, which serve on (AZ-113).
+    pub former: Vec<String>,
+    /// Pools that only their rules use.
+    pub former_pools: Vec<Pool>,
+}
+
+/// A frontend with a former address of a Service, and what the Service has on it (AZ-113).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormerFrontend {
+    /// Its name.
+    pub name: String,
+    /// Its family.
+    pub family: IpFamily,
+    /// Protocols, in lower case, and frontend ports of the Service's rules on it.
+    pub ports: BTreeSet<(String, u64)>,
+}
+
+impl FormerFrontend {
+    fn serves(&self, port: &LoadBalancerPort) -> bool {
+        let protocol = wire_protocol(port.protocol).to_ascii_lowercase();
+        self.ports.contains(&(protocol, port.port.into()))
+    }
 }
 
 /// A child of a load balancer as it should be.
@@ -91,10 +114,12 @@ pub struct Makings<'a> {
     pub spec: &'a LoadBalancerSpec,
     /// Annotations, read again.
     pub wishes: &'a Wishes,
-    /// Frontends of its name that others use.
+    /// Frontends of its name that others use, or that serve on with former addresses.
     pub left_to_others: &'a [String],
     /// Zones of a private frontend that is new (AZ-175).
     pub zones: &'a [String],
+    /// Frontends with former addresses.
+    pub former: &'a [FormerFrontend],
 }
 
 impl Part {
@@ -114,6 +139,8 @@ impl Part {
             pools: Vec::new(),
             probes: Vec::new(),
             rules: Vec::new(),
+            former: Vec::new(),
+            former_pools: Vec::new(),
         };
         let frontends: Vec<_> = spec.families.iter().map(|it| frontend(*it)).collect();
         // By the frontend of the family that the Service had before (AZ-315), or by one that it leaves to others (AZ-173).
@@ -146,8 +173,31 @@ impl Part {
             for port in &spec.ports {
                 side.port(&mut part, port);
             }
+            for former in makings.former.iter().filter(|it| it.family == *family) {
+                let frontend = former.name.clone();
+                Side {
+                    frontend,
+                    ..side.clone()
+                }
+                .former(&mut part, former);
+            }
         }
         part
+    }
+
+    /// What is left of it once no former address serves any more.
+    pub fn without_former(&self) -> Self {
+        let mut part = self.clone();
+        part.former.clear();
+        part.former_pools.clear();
+        part.rules
+            .retain(|rule| !names::is_former_rule(&rule.name, &part.base));
+        part
+    }
+
+    /// All pools that its rules use.
+    pub fn all_pools(&self) -> impl Iterator<Item = &Pool> {
+        self.pools.iter().chain(&self.former_pools)
     }
 }
 
@@ -200,6 +250,13 @@ fn child(name: &str, wish: Value, at_birth: Value) -> Child {
     }
 }
 
+const fn wire_protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Udp => "Udp",
+        Protocol::Tcp | Protocol::Sctp => "Tcp",
+    }
+}
+
 /// Never port 0 (AZ-140): what has none is refused before.
 fn backend_port(port: &LoadBalancerPort) -> Option<u16> {
     match port.mode {
@@ -217,6 +274,7 @@ pub fn has_own_pool(wishes: &Wishes, port: &LoadBalancerPort) -> bool {
 }
 
 /// One family of a part.
+#[derive(Clone)]
 struct Side<'a> {
     settings: &'a Settings,
     makings: Makings<'a>,
@@ -246,6 +304,37 @@ impl Side<'_> {
         part.probes.extend(
             probe.filter(|probe| !part.probes.iter().any(|known| known.name == probe.name)),
         );
+    }
+
+    /// The rules of a frontend with a former address. With floating IP off they cannot be on the pool of the others (AZ-262).
+    fn former(&self, part: &mut Part, former: &FormerFrontend) {
+        let served = self.makings.spec.ports.iter();
+        for port in served.filter(|port| former.serves(port)) {
+            let Some(backend_port) = backend_port(port) else {
+                continue;
+            };
+            let mut pool = self.pool(&part.base, port, self.shares_target(port));
+            let apart = port.mode != TargetMode::Vip;
+            if apart {
+                pool.name = names::former_pool(&part.base, &pool.name, &former.name, self.family);
+            }
+            let probe = self.probe(&part.base, port);
+            let (protocol, number) = (port.protocol, port.port);
+            let name = names::former_rule(&part.base, &former.name, protocol, number, self.half);
+            let to = (backend_port, pool.name.as_str(), probe.as_ref());
+            part.rules.push(self.rule(part.kind, &name, port, to));
+            if apart
+                && !part
+                    .former_pools
+                    .iter()
+                    .any(|known| known.name == pool.name)
+            {
+                part.former_pools.push(pool);
+            }
+            if !part.former.contains(&former.name) {
+                part.former.push(former.name.clone());
+            }
+        }
     }
 
     fn rule_name(&self, base: &str, protocol: Protocol, port: u16) -> String {
@@ -331,7 +420,7 @@ impl Side<'_> {
             "frontendIPConfiguration": id(FRONTENDS, &self.frontend),
             "backendAddressPool": id(POOLS, pool),
             "probe": probe.map(|probe| id(PROBES, &probe.name)),
-            "protocol": if port.protocol == Protocol::Udp { "Udp" } else { "Tcp" },
+            "protocol": wire_protocol(port.protocol),
             "frontendPort": port.port,
             "backendPort": backend_port,
             "enableFloatingIP": port.mode == TargetMode::Vip,

@@ -38,7 +38,11 @@ pub fn plan(
     match intent {
         Some(intent) => {
             // What cannot be built is left exactly as it is (AZ-107); the outcome says why.
-            if let Ok(built) = build(settings, service, &intent.spec, &seen.documents) {
+            if let Ok(mut built) = build(settings, service, &intent.spec, &seen.documents) {
+                let end = grace::end(settings, &built.part, seen, now);
+                if end.is_some_and(|end| end <= now) {
+                    built.part = built.part.without_former();
+                }
                 planner.keep(intent, &built);
             }
         }
@@ -106,7 +110,7 @@ impl Planner<'_> {
 
     /// Members to change in the pools of the part.
     fn members(&self, intent: &Intent, built: &Built, done: bool) -> Vec<PoolChange> {
-        let filled = built.part.pools.iter().map(|pool| {
+        let filled = built.part.all_pools().map(|pool| {
             let at = (pool, built.part.kind);
             Filled::read(self.settings, intent, at, self.seen, self.now)
         });
@@ -150,7 +154,9 @@ impl Planner<'_> {
             .any(|(wish, _)| referred(&wish.wish, "backendAddressPool").is_some_and(empty));
         // Let in before, so that nobody stays out for the time of a write.
         let shut = !serving.is_empty() && !self.seen.lets_in(self.settings, &intent.spec);
-        let switches = unfilled || shut;
+        // The same for the pool of a former frontend (AZ-113).
+        let unfilled_former = built.part.former_pools.iter().any(|pool| empty(&pool.name));
+        let switches = unfilled || unfilled_former || shut;
         if !switches {
             return Some(changes);
         }
@@ -183,7 +189,7 @@ impl Planner<'_> {
             });
         }
         if grace.is_none() || in_grace {
-            let unsaid = grace::unsaid(self.settings, self.seen, grace);
+            let unsaid = grace::unsaid(self.settings, part, self.seen, grace);
             let puts = unsaid
                 .into_iter()
                 .map(|(id, document)| AzureStep::PutPublicIp { id, document });
@@ -198,12 +204,11 @@ impl Planner<'_> {
     /// Members of the pools of the former side, which serves on (AZ-113).
     fn former_members(&mut self, intent: &Intent, built: &Built) {
         let kind = built.part.kind.opposite();
-        let changes = grace::pools(&built.part, self.seen)
-            .into_iter()
-            .map(|pool| {
-                Filled::read(self.settings, intent, (pool, kind), self.seen, self.now)
-                    .change(self.settings, self.now)
-            });
+        let pools = grace::pools_opposite(&built.part, self.seen);
+        let changes = pools.iter().map(|pool| {
+            Filled::read(self.settings, intent, (pool, kind), self.seen, self.now)
+                .change(self.settings, self.now)
+        });
         let steps = changes.filter(|change| !change.is_empty());
         self.steps
             .extend(steps.map(|change| AzureStep::ChangeMembers { kind, change }));

@@ -123,6 +123,7 @@ pub(super) fn part_of(spec: &LoadBalancerSpec) -> Part {
         spec,
         wishes: &wishes,
         left_to_others: &[],
+        former: &[],
         zones: &[],
     };
     Part::new(&settings(), makings, |_| {

@@ -206,7 +206,7 @@ fn zd60_a_node_is_told_what_its_service_says_of_late_flows() {
 }
 
 #[test]
-fn zd_t39_k20_zd51_a_target_is_released_when_its_tail_is_over_whatever_the_cloud_says() {
+fn zd_t39_k20_zd51_az300_a_target_is_released_when_its_tail_is_over_whatever_the_cloud_says() {
     let at = |seconds| NOW + Duration::from_secs(seconds);
     let mut register = Register::default();
     let mut told = |state, seconds| {
@@ -217,7 +217,11 @@ fn zd_t39_k20_zd51_a_target_is_released_when_its_tail_is_over_whatever_the_cloud
     let draining = Some((TargetState::Draining, at(10)));
     // While the cloud has it no clock of ours runs.
     let accepted = told(Some(TargetState::Draining), 10);
-    assert_eq!(accepted, (draining, None), "K-20");
+    assert_eq!(
+        accepted,
+        (draining, None),
+        "K-20, AZ-300: not before its removal succeeded"
+    );
     assert_eq!(told(None, 15), (draining, Some(at(190))), "ZD-T39: unused");
     assert_eq!(told(None, 189), (draining, Some(at(190))), "ZD-T39");
     let released = Some((TargetState::Released, at(190)));

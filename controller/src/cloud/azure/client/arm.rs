@@ -494,3 +494,6 @@ async fn read(answer: Response, tried: &str) -> Result<(StatusCode, HeaderMap, V
         retry_after(&headers),
     )))
 }
+
+#[cfg(test)]
+mod tests;

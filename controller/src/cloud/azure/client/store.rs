@@ -249,3 +249,27 @@ impl State {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn az375_what_was_read_is_kept_for_two_minutes_at_most_and_no_longer_once_it_is_doubted() {
+        let now = Time::from_millis(1_000_000);
+        let store = Store::default();
+        assert!(store.is_stale(now), "nothing was read");
+        store.replace(Documents::default(), store.version(), now);
+        assert!(!store.is_stale(now + Duration::from_secs(1)), "AZ-375");
+        assert!(store.is_stale(now + Duration::from_mins(2)), "AZ-375");
+        store.doubt();
+        assert!(store.is_stale(now), "AZ-366: after a write that lost");
+        // A reading that a write has overtaken does not undo it.
+        let version = store.version();
+        let written = serde_json::json!({"name": "lb", "etag": "2"});
+        store.set_balancer(Kind::External, Some(written.clone()), now);
+        store.replace(Documents::default(), version, now);
+        let there = store.documents().balancers.get(&Kind::External).cloned();
+        assert_eq!(there, Some(written), "AZ-375: as it was read after its PUT");
+    }
+}

@@ -214,3 +214,35 @@ impl Tokens {
             .query(&query)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn az407_the_scope_is_the_endpoints_and_one_token_is_used_until_it_is_nearly_over() {
+        let now = Time::from_millis(1_000_000);
+        for (resource, scope) in [
+            (
+                "https://management.azure.com/",
+                "https://management.azure.com/.default",
+            ),
+            (
+                "https://management.usgovcloudapi.net",
+                "https://management.usgovcloudapi.net/.default",
+            ),
+        ] {
+            let resource: Url = resource.parse().unwrap();
+            let credential = Credential::Managed { client: None };
+            let http = reqwest::Client::new();
+            let clock = Clock::fixed(now);
+            let tokens = Tokens::new(http, resource.clone(), &resource, credential, clock);
+            assert_eq!(tokens.scope, scope, "AZ-407");
+            // Nobody is asked again while there is one.
+            *tokens.last.lock().await = Some(("t".to_owned(), now + Duration::from_hours(1)));
+            for _ in 0..2 {
+                assert_eq!(tokens.token(None).await.unwrap(), "t", "AZ-407");
+            }
+        }
+    }
+}

@@ -158,6 +158,7 @@ fn za67_az170_az171_services_that_share_an_address_share_the_frontend() {
         spec: &spec,
         wishes: &wishes,
         left_to_others: &[],
+        former: &[],
         zones: &[],
     };
     let id = settings().place.public_ip_id(None, "kubernetes-atest1");

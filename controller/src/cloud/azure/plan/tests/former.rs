@@ -37,7 +37,7 @@ fn za116_zi29_az113_after_a_flip_the_former_side_serves_on_until_the_grace_is_ov
         "{notice:?}"
     );
     let demands =
-        super::super::super::model::demands(&settings(), &roster(&internal), &cloud.documents);
+        super::super::super::demands::demands(&settings(), &roster(&internal), &cloud.documents);
     assert_eq!(demands.len(), 1, "the public side still needs its rule");
     // Nodes come and go on both sides meanwhile.
     let more = intent(&flipped, &[], &[(1, READY), (2, READY)]);
@@ -130,33 +130,4 @@ fn az113_a_service_that_goes_has_no_grace() {
     assert_eq!(cloud.documents.balancers.len(), 2);
     cloud.settle(None, NOW);
     assert!(cloud.documents.balancers.is_empty() && cloud.documents.public_ips.is_empty());
-}
-
-#[test]
-fn az113_where_old_and_new_cannot_stand_side_by_side_it_is_told() {
-    let pip = |name: &str, address: &str| {
-        let id = settings().place.public_ip_id(None, name);
-        json!({"id": id, "name": name, "properties": {"ipAddress": address}})
-    };
-    let of = |name: &str| {
-        let given = annotated(own(&[80]), &[("azure-pip-name", name)]);
-        intent(&given, &[], &[(1, READY)])
-    };
-    let mut cloud = Cloud::default();
-    cloud.documents.public_ips = vec![pip("one", "20.0.0.1"), pip("two", "20.0.0.2")];
-    cloud.settle(Some(&of("one")), NOW);
-    let told = |cloud: &mut Cloud, intent: &Intent| -> Vec<String> {
-        let outcome = outcome::outcome(&settings(), intent, &cloud.seen(NOW), NOW);
-        let lost = outcome.notices.into_iter();
-        lost.map(|notice| format!("{}: {}", notice.reason, notice.message))
-            .collect()
-    };
-    assert_eq!(told(&mut cloud, &of("one")), [""; 0]);
-    let said = told(&mut cloud, &of("two"));
-    assert!(
-        said.len() == 1 && said[0].starts_with("FormerAddressGoes: 20.0.0.1 "),
-        "{said:?}"
-    );
-    cloud.settle(Some(&of("two")), NOW);
-    assert_eq!(told(&mut cloud, &of("two")), [""; 0], "once it is gone");
 }

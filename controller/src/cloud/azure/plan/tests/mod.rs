@@ -2,7 +2,9 @@ mod annotations;
 mod config;
 mod families;
 mod former;
+mod former_beside;
 mod problems;
+mod rows;
 mod switching;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -201,6 +201,12 @@ fn zi20_az173_a_service_that_leaves_a_shared_address_leaves_it_to_the_others() {
     assert_eq!(held("atest1-TCP-80"), "two");
     assert_eq!(children(balancer, FRONTENDS).len(), 2);
     assert_eq!(cloud.settle(Some(&moved), NOW), [""; 0], "I4");
+    // Once its grace is over it leaves the frontend that the other one uses.
+    cloud.settle(Some(&moved), NOW + settings().dns_grace);
+    let balancer = &cloud.documents.balancers[&Kind::External];
+    let fronts: Vec<&str> = children(balancer, FRONTENDS).iter().map(name).collect();
+    assert_eq!(fronts, ["atest1", "atest1-2"], "AZ-174: others use it");
+    assert_eq!(children(balancer, RULES).len(), 2);
 }
 
 /// A Service that shares the public IP that another one has made.
@@ -240,6 +246,8 @@ fn za67_az173_az181_a_service_on_anothers_public_ip_never_takes_anything_of_the_
             .collect()
     };
     assert_eq!(rules(&cloud), ["atest1-TCP-80", "atest2-TCP-81"]);
+    let kinds: Vec<Kind> = cloud.documents.balancers.keys().copied().collect();
+    assert_eq!(kinds, [Kind::External], "AZ-174: where the address lives");
     assert_eq!(steps(&mut cloud, Some(&more), nobody()), [], "I4");
     // The first one moves away: the public IP has its name still, and is the second one's alone.
     let tags = &mut cloud.documents.public_ips[0]["tags"];
@@ -268,9 +276,10 @@ fn zi30_az041_another_subnet_is_one_write_with_an_address_of_it() {
     let done = cloud.settle(Some(&of("new")), NOW);
     let writes = done.iter().filter(|step| step.starts_with("write part"));
     assert_eq!(writes.count(), 1, "{done:?}");
+    cloud.settle(Some(&of("new")), NOW + settings().dns_grace);
     let balancer = &cloud.documents.balancers[&Kind::Internal];
     let frontends = children(balancer, FRONTENDS);
-    assert_eq!(frontends.len(), 1);
+    assert_eq!(frontends.len(), 1, "AZ-113: after its grace");
     assert_eq!(name(&frontends[0]), "atest1-new");
     assert!(
         reference(&frontends[0], "subnet")
@@ -294,7 +303,7 @@ fn za49_az175_a_private_frontend_is_in_all_zones_and_stays_in_those_that_it_has(
     };
     let zones = |cloud: &Cloud| {
         let frontends = children(&cloud.documents.balancers[&Kind::Internal], FRONTENDS);
-        frontends[0].get("zones").cloned()
+        frontends.last().unwrap().get("zones").cloned()
     };
     let region = |zones: &[&str]| zones.iter().map(|zone| (*zone).to_owned()).collect();
     let mut cloud = Cloud::default();

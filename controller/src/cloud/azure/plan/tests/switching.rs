@@ -23,8 +23,11 @@ fn steps(cloud: &mut Cloud, intent: &Intent) -> Vec<String> {
     let steps: Vec<AzureStep> = plan.steps().cloned().collect();
     for step in &steps {
         if matches!(step, AzureStep::PutRules { .. }) {
-            let demands =
-                crate::cloud::azure::model::demands(&settings(), &asking(intent), &cloud.documents);
+            let demands = crate::cloud::azure::demands::demands(
+                &settings(),
+                &asking(intent),
+                &cloud.documents,
+            );
             let group = cloud.documents.security.take().unwrap();
             let written = crate::cloud::azure::security::desired(&settings(), &group, &demands);
             cloud.documents.security = Some(written.unwrap());

@@ -42,7 +42,17 @@ fn za03_sctp_is_refused_and_nothing_is_made() {
 }
 
 #[test]
-fn k51_za89_az140_without_node_ports_pods_else_vip() {
+fn k51_za89_az140_az250_without_node_ports_pods_else_vip() {
+    // Asked for, or the install's default.
+    let asked = annotated(own(&[80]), &[("onehop.dev/target", "pod")]);
+    assert_eq!(mode(&asked).0, TargetMode::Pod, "AZ-250");
+    let by_default = Settings {
+        mode: TargetMode::Pod,
+        ..settings()
+    };
+    let spec = resolve(&by_default, &own(&[80]), None).spec.unwrap();
+    assert_eq!(spec.ports[0].mode, TargetMode::Pod, "AZ-250");
+    assert_eq!(mode(&own(&[80])).0, TargetMode::Vip);
     assert_eq!(
         mode(&without_node_ports(own(&[80]))).0,
         TargetMode::Pod,
