@@ -79,7 +79,7 @@ pub(super) fn demands_of(
 }
 
 /// What all Services need of the security group.
-pub fn demands(settings: &Settings, roster: &Roster, documents: &Documents) -> Vec<Demand> {
+pub(super) fn demands(settings: &Settings, roster: &Roster, documents: &Documents) -> Vec<Demand> {
     let asking = roster.services.iter();
     let asking = asking.filter_map(|(service, met)| Some((service, met.spec.as_ref()?)));
     asking
@@ -88,7 +88,7 @@ pub fn demands(settings: &Settings, roster: &Roster, documents: &Documents) -> V
 }
 
 /// How the rules of the security group stand.
-pub fn rules(settings: &Settings, roster: &Roster, documents: &Documents) -> Rules {
+pub(super) fn rules(settings: &Settings, roster: &Roster, documents: &Documents) -> Rules {
     let demands = demands(settings, roster, documents);
     let mut all = Rules::Right;
     for side in Side::ALL {
@@ -105,7 +105,7 @@ pub fn rules(settings: &Settings, roster: &Roster, documents: &Documents) -> Rul
 }
 
 /// Those that one security group has to let in.
-pub fn of_side(demands: &[Demand], side: Side) -> Vec<Demand> {
+pub(super) fn of_side(demands: &[Demand], side: Side) -> Vec<Demand> {
     let of = demands.iter().filter(|demand| demand.side == side);
     of.cloned().collect()
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use onehop_core::crd::{LoadBalancerSpec, TargetMode};
+use onehop_core::crd::LoadBalancerSpec;
 use onehop_core::id::{IpFamily, ServiceKey, ServiceUid};
 use onehop_core::time::Time;
 use serde_json::Value;

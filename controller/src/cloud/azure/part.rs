@@ -186,6 +186,7 @@ impl Part {
     }
 
     /// What is left of it once no former address serves any more.
+    #[must_use]
     pub fn without_former(&self) -> Self {
         let mut part = self.clone();
         part.former.clear();
