@@ -367,8 +367,12 @@ async fn az113_az262_az044_a_former_address_serves_beside_the_new_one_and_goes_a
             fronts == 1 && w.azure.ids("publicIPAddresses").len() == 1
         })
         .await;
-    let refused: Vec<u16> = world.write_statuses();
-    assert!(refused.iter().all(|status| *status < 400), "{refused:?}");
+    // What another write has overtaken comes again (AZ-370); nothing of it is wrong.
+    let said = world.write_statuses();
+    let wrong = said
+        .iter()
+        .filter(|status| **status >= 400 && **status != 412);
+    assert_eq!(wrong.count(), 0, "AZ-262: {said:?}");
     world
         .eventually("so is its pool", async |w| {
             names(&w.balancer().unwrap(), "backendAddressPools").len() == 1
