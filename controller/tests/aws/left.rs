@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use e2e_cloud::engine::Lag;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
@@ -62,24 +63,23 @@ async fn aws321_aws330_aws436_aws329_rules_and_shared_group_go_with_the_last_ser
 
 #[tokio::test(flavor = "multi_thread")]
 async fn aws127_aws801_aws803_ids_are_remembered_in_our_object_and_the_name_is_published_at_once() {
-    let world = served().await;
+    let world = World::provisioning(Lag::secs(40)).await;
+    world.endpoints("web", &[1, 2]).await;
     let _controller = world.controller(Flags::default()).await;
     world.service("web", OWN_CLASS, pods()).await;
-    let mut waiting = false;
     world
-        .eventually("AWS-801: the name is published", async |w| {
+        .eventually("AWS-801: named while it is provisioning", async |w| {
             let service = w.get("web").await;
-            let balancer = w.balancer("web").await.and_then(|b| b.status);
-            let conditions = balancer.into_iter().flat_map(|s| s.conditions);
-            let programmed = conditions.filter(|c| c.type_ == PROGRAMMED);
-            let not_yet = programmed.into_iter().any(|c| c.status == "False");
             let ingress = service.status.and_then(|s| s.load_balancer?.ingress);
             let named = ingress.is_some_and(|all| all.iter().any(|i| i.hostname.is_some()));
-            waiting |= named && not_yet;
-            named
+            let balancer = w.balancer("web").await.and_then(|b| b.status);
+            let mut conditions = balancer.into_iter().flat_map(|s| s.conditions);
+            let provisioning = conditions.any(|c| {
+                c.type_ == PROGRAMMED && c.status == "False" && c.message.contains("provisioning")
+            });
+            named && provisioning
         })
         .await;
-    assert!(waiting, "AWS-801: a condition says that it is provisioning");
     serves(&world).await;
     let ids = [balancers(&world), groups(&world)].concat();
     world

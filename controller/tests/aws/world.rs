@@ -10,7 +10,7 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use e2e_apiserver::{ApiServer, Config as ApiConfig, Identity, Serving};
 use e2e_cloud::aws::{Aws as FakeAws, Machine, Setup, SubnetSetup};
 use e2e_cloud::driver::VirtualNode;
-use e2e_cloud::engine::{Config, Profile};
+use e2e_cloud::engine::{Config, Lag, Profile};
 use e2e_cloud::scale::Scale;
 use e2e_cloud::{Cloud, Driver};
 use k8s_openapi::NamespaceResourceScope;
@@ -150,10 +150,21 @@ impl World {
 
     /// The same in a cloud of another speed.
     pub(crate) async fn at_speed(speed: u32) -> Self {
+        Self::of(Profile::nlb(), speed).await
+    }
+
+    /// The same where a load balancer is provisioning for so long, by the cloud's clock.
+    pub(crate) async fn provisioning(lag: Lag) -> Self {
+        let mut profile = Profile::nlb();
+        profile.lags.provisioning = lag;
+        Self::of(profile, 20).await
+    }
+
+    async fn of(profile: Profile, speed: u32) -> Self {
         let clock = Clock::system();
         let server = ApiServer::start(clock, ApiConfig::default());
         let config = Config {
-            profile: Profile::nlb(),
+            profile,
             seed: 1,
             scale: Scale::new(clock.now(), speed),
             ranges: vec![],
