@@ -173,6 +173,31 @@ impl Scene {
         .map_err(|steered| anyhow::anyhow!("ZD-T15: it was steered: {steered}"))
     }
 
+    /// ZD-122, ZD-T16: each new flow that went to the other node lost its client's address, and is counted as such; those
+    /// that stayed on the node are counted apart.
+    fn counted_what_it_did(&self) -> Result<()> {
+        let metrics = SocketAddr::from(([127, 0, 0, 1], 10349));
+        let page = self.world.http_get_on_node("a", metrics, "/metrics")?.body;
+        let count = |metric: &str| -> Option<usize> {
+            let line = page.lines().find(|line| line.starts_with(metric))?;
+            line.rsplit_once(' ')?.1.parse().ok()
+        };
+        for protocol in ["tcp", "udp"] {
+            for to in ["same_node", "other_node"] {
+                let metric = format!(
+                    "onehop_node_steered_flows_total{{to=\"{to}\",protocol=\"{protocol}\"}}"
+                );
+                let steered = count(&metric).with_context(|| format!("no {metric} in {page}"))?;
+                ensure!(steered >= FLOWS, "ZD-122: {metric} is {steered}");
+            }
+        }
+        let lost = count("onehop_node_client_address_lost_total").context("no count")?;
+        ensure!(lost >= 2 * FLOWS, "ZD-T16, ZD-109: {lost}");
+        let guards = count("onehop_node_guards ").context("no gauge")?;
+        ensure!(guards > 0, "ZD-122: {page}");
+        Ok(())
+    }
+
     fn client(&self) -> IpAddr {
         self.world.cluster.family.of(self.world.client.address())
     }
@@ -184,13 +209,15 @@ impl Scene {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn zd40_zd_t15_new_flows_to_a_pod_that_ends_go_elsewhere_and_old_ones_stay() -> Result<()> {
+async fn zd40_zd_t15_zd_t16_new_flows_to_a_pod_that_ends_go_elsewhere_and_old_ones_stay()
+-> Result<()> {
     new_flows_go_elsewhere_and_old_ones_stay(Family::V4, false).await
 }
 
 /// S-406: where reverse-path filters take marks into account.
 #[tokio::test(flavor = "multi_thread")]
-async fn zd47_s406_new_flows_go_elsewhere_where_source_validation_heeds_marks() -> Result<()> {
+async fn zd47_s406_zd_t36_new_flows_go_elsewhere_where_source_validation_heeds_marks() -> Result<()>
+{
     new_flows_go_elsewhere_and_old_ones_stay(Family::V4, true).await
 }
 
@@ -251,7 +278,8 @@ async fn new_flows_go_elsewhere_and_old_ones_stay(family: Family, by_mark: bool)
     scene.delete("near", &DeleteParams::default()).await?;
     let peers = scene.steered_to("far").await?;
     let node = scene.node_address("a")?;
-    ensure!(peers == [node].into(), "ZD-109: {peers:?}");
+    ensure!(peers == [node].into(), "ZD-109, ZD-T16: {peers:?}");
+    scene.counted_what_it_did()?;
 
     // ZD-45: the pod's processes end; its flows are reset at once, and the guard goes on.
     let (now, ended) = (DeleteParams::default().grace_period(0), world.clock.now());
