@@ -495,8 +495,14 @@ pub(crate) async fn fc31_the_controller_registers_targets_in_the_zone_of_their_n
             .ok_or_else(|| format!("{zones:?}"))
     })
     .await?;
-    world.cloud_settled().await;
-    assert_eq!(answering().await?, PODS.map(str::to_owned).into(), "FC-31");
+    // Registered anew it is asked for its health first.
+    eventually(&world.clock, "FC-31: both answer", WITHIN, async || {
+        let pods = answering().await.map_err(|e| e.to_string())?;
+        (pods == PODS.map(str::to_owned).into())
+            .then_some(())
+            .ok_or_else(|| format!("{pods:?}"))
+    })
+    .await?;
     label_zone(&world, "b", ZONES[1]).await?;
     eventually(&world.clock, "FC-31: near no more", WITHIN, async || {
         let zones = target_zones(&world, Mode::Pod);
