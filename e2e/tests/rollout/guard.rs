@@ -214,7 +214,7 @@ async fn zd40_zd_t15_zd_t16_new_flows_to_a_pod_that_ends_go_elsewhere_and_old_on
     new_flows_go_elsewhere_and_old_ones_stay(Family::V4, false).await
 }
 
-/// S-406: where reverse-path filters take marks into account.
+/// S-406, ZD-T36: where reverse-path filters take marks into account.
 #[tokio::test(flavor = "multi_thread")]
 async fn zd47_s406_zd_t36_new_flows_go_elsewhere_where_source_validation_heeds_marks() -> Result<()>
 {

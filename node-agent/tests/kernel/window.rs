@@ -220,7 +220,7 @@ fn zd60_a_window_is_not_opened_where_it_is_not_wanted_or_over() {
 }
 
 #[test]
-fn zd60_s418_datagrams_are_forwarded_too() {
+fn zd60_datagrams_are_forwarded_too() {
     let lab = Lab::new();
     let mut proxy = lab.proxy(&options());
     let udp = Protocol::Udp;
