@@ -160,7 +160,7 @@ pub struct WorldConfig {
     pub hold: Duration,
     /// Control plane and Service proxy.
     pub cluster: Cluster,
-    /// Flags of the controller beside those that every world gives.
+    /// Flags of the controller beside those that every world gives, or in place of them.
     pub controller_flags: Vec<&'static str>,
     /// Flags of the agents beside those that every world gives.
     pub agent_flags: Vec<&'static str>,

@@ -263,13 +263,12 @@ impl ControllerStart<'_> {
             .with("--tail-max-seconds", &tail.to_string())?
             // In place of the pod's account.
             .and([("--kubeconfig", kubeconfig.to_string_lossy().into_owned())]);
-        let mut args = args.into_vec();
-        args.extend(
-            self.config
-                .controller_flags
-                .iter()
-                .map(|flag| (*flag).to_owned()),
-        );
+        let own = &self.config.controller_flags;
+        let names = own
+            .iter()
+            .map(|flag| flag.split('=').next().unwrap_or(flag));
+        let mut args = args.without(&names.collect::<Vec<_>>()).into_vec();
+        args.extend(own.iter().map(|flag| (*flag).to_owned()));
         Controller::start(
             self.fabric.management().clone(),
             Programs::of_this_build()?.path("onehop-controller")?,

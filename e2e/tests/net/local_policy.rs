@@ -2,13 +2,15 @@
 
 use crate::{
     lab::{WITHIN, Want, pod_ports},
-    support::{Place, PodOnA, world_with_pod_on_a},
+    support::{Place, PodOnA, world_of, world_with_pod_on_a},
 };
 use anyhow::Result;
 use e2e_cloud::engine::{Engine, TargetState};
+use kube::Api;
+use onehop_core::crd::NodeTargets;
 use onehop_e2e::{
     traffic::Transport,
-    world::{Cluster, ServiceManifest, eventually},
+    world::{Cluster, ServiceManifest, WorldConfig, eventually},
 };
 use serde_json::json;
 use std::{
@@ -117,4 +119,63 @@ pub(crate) async fn c43_l25_l09_a_node_answers_while_an_endpoint_on_it_can_serve
         );
     }
     world.end().await
+}
+
+/// ZD-T17, ZD-60, ZD-62: the only endpoint of a node leaves. Whoever still comes to that node is served by another one, seen
+/// as the node, for as long as a load balancer may send; by choice (`drop`) nobody is.
+pub(crate) async fn zd_t17_zd60_late_flows_to_a_node_without_an_endpoint_are_forwarded_unless_dropped(
+    on: Cluster,
+) -> Result<()> {
+    late_flows(on, "--late-flows=forward").await?;
+    late_flows(on, "--late-flows=drop").await
+}
+
+/// How long the tail is, in seconds: until then late flows are forwarded.
+const TAIL: &str = "--tail-max-seconds=8";
+
+async fn late_flows(on: Cluster, policy: &'static str) -> Result<()> {
+    let world = world_of(WorldConfig {
+        cluster: on,
+        controller_flags: vec![policy, TAIL],
+        ..WorldConfig::default()
+    })
+    .await?;
+    let manifest = ServiceManifest::load_balancer("web", "nobody")
+        .with("selector", json!(null))
+        .with("externalTrafficPolicy", json!("Local"));
+    let both = [("web", Stands::Ready), ("ask-b", Stands::Ready)];
+    endpoints(&world, &both).await?;
+    let served = world.serve(manifest).await?;
+    let node_port = world.exposed("web").await?.node_port("tcp")?;
+    let late = SocketAddr::new(served.nodes()[0], node_port);
+    let outside = Place::Outside;
+    let becomes = async |want| world.becomes(outside, Transport::Tcp, late, want).await;
+    becomes(Want::From(&["web"])).await?;
+    told(&world, "a").await?;
+    endpoints(&world, &both[1..]).await?;
+    if policy == "--late-flows=drop" {
+        becomes(Want::Silence).await?;
+        return world.end().await;
+    }
+    let (answer, _) = world
+        .answer_of(outside, Transport::Tcp, late, &["ask-b"])
+        .await?;
+    assert_eq!(answer.peer.ip(), late.ip(), "ZD-62: the node asks for it");
+    // ZD-65: and when the tail is over, policy Local is strict again.
+    becomes(Want::Silence).await?;
+    world.end().await
+}
+
+/// Waits until a node was told that one of its ports is a target.
+async fn told(world: &PodOnA, node: &str) -> Result<()> {
+    let objects: Api<NodeTargets> = Api::all(world.kube());
+    eventually(&world.clock, "the node is told", WITHIN, async || {
+        let told = objects.get(node).await.map_err(|e| e.to_string())?;
+        let mut installs = told.spec.installs.values();
+        installs
+            .any(|install| !install.local.is_empty())
+            .then_some(())
+            .ok_or_else(|| format!("{:?}", told.spec))
+    })
+    .await
 }

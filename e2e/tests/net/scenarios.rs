@@ -75,6 +75,7 @@ macro_rules! scenarios {
             }
             local_policy {
                 c43_l25_l09_a_node_answers_while_an_endpoint_on_it_can_serve_and_no_longer: essential, Peer::Same;
+                zd_t17_zd60_late_flows_to_a_node_without_an_endpoint_are_forwarded_unless_dropped: more, Peer::Ours("ZD-60", "kube-proxy drops them");
             }
             node_faults {
                 fc79a_s111_nodes_that_are_taken_away_with_a_signal_cost_no_connection: more, Peer::Ours("S-111", "kube-proxy heeds one of these signals");
