@@ -131,7 +131,7 @@ pub(crate) async fn zd_t17_zd60_late_flows_to_a_node_without_an_endpoint_are_for
 }
 
 /// How long the tail is, in seconds: until then late flows are forwarded.
-const TAIL: &str = "--tail-max-seconds=8";
+const TAIL: &str = "--tail-max-seconds=12";
 
 async fn late_flows(on: Cluster, policy: &'static str) -> Result<()> {
     let world = world_of(WorldConfig {
