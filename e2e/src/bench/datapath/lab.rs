@@ -263,6 +263,16 @@ impl Lab {
         Ok(buckets(&text, name))
     }
 
+    /// Waits until the proxy's first pod and its process have ended.
+    async fn gone(&self, pods: &Api<Pod>, what: &str) -> Result<()> {
+        eventually(&self.clock(), what, WITHIN, async || {
+            let found = pods.get_opt(&self.pod()).await;
+            let there = found.map_err(|e| e.to_string())?.is_some() || self.pid().is_ok();
+            (!there).then_some(()).ok_or_else(|| "it is there".into())
+        })
+        .await
+    }
+
     /// From nothing: the pod is removed, its tables too, and it is started again.
     async fn start(&self) -> Result<(f64, f64, f64)> {
         let pods: Api<Pod> = Api::namespaced(self.world.kube(), "kube-system");
@@ -270,13 +280,7 @@ impl Lab {
         let pid = self.pid()?;
         let now = DeleteParams::default().grace_period(0);
         pods.delete(&self.pod(), &now).await?;
-        let what = "the proxy is gone";
-        eventually(&self.clock(), what, WITHIN, async || {
-            let found = pods.get_opt(&self.pod()).await;
-            let there = found.map_err(|e| e.to_string())?.is_some() || self.pid().is_ok();
-            (!there).then_some(()).ok_or_else(|| "it is there".into())
-        })
-        .await?;
+        self.gone(&pods, "the proxy is gone").await?;
         self.world.on_node(NODE, "nft", &["flush", "ruleset"])?;
         let mut new = Pod {
             spec: old.spec.clone(),
@@ -405,13 +409,7 @@ impl Lab {
         objects.pod_ready("kube-system", &name, WITHIN).await?;
         pods.delete(&old.name_any(), &DeleteParams::default())
             .await?;
-        let what = "the first agent is gone";
-        eventually(&self.clock(), what, WITHIN, async || {
-            let found = pods.get_opt(&self.pod()).await;
-            let there = found.map_err(|e| e.to_string())?.is_some() || self.pid().is_ok();
-            (!there).then_some(()).ok_or_else(|| "it is there".into())
-        })
-        .await?;
+        self.gone(&pods, "the first agent is gone").await?;
         for (wanted, address) in self.ends {
             load::point(objects, address).await?;
             self.answered_by(wanted).await?;
