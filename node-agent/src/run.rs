@@ -36,7 +36,7 @@ use crate::peer_watch::Watcher;
 use crate::questions::{Question, Questions};
 use crate::ready::{self, Readiness};
 use crate::state::{Change, Ownership, State};
-use crate::succession;
+use crate::succession::{self, Announcer};
 use crate::sys::links::links;
 use crate::sys::{follow_network, interface_addresses};
 use crate::table::element::Dataplane;
@@ -116,11 +116,17 @@ pub async fn run(parts: Parts) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
     let front = front.open(&config, asked, &mut tasks)?;
     let (ready, readiness) = watch::channel(Readiness::Starting);
+    let (told, said) = watch::channel(Readiness::Starting);
+    let announcer = Announcer {
+        readiness,
+        told,
+        doors: front.doors,
+        clock,
+        backoff: Policy::BIND.start(&mut rng),
+    };
+    tasks.spawn(announcer.announce());
     let backoff = Policy::BIND.start(&mut rng);
-    let announced = succession::announce(readiness.clone(), front.doors, clock, backoff);
-    tasks.spawn(announced);
-    let backoff = Policy::BIND.start(&mut rng);
-    answer_readiness(&config, readiness, (clock, backoff), &mut tasks)?;
+    answer_readiness(&config, said, (clock, backoff), &mut tasks)?;
 
     let ownership = Ownership::of(&config);
     let (change_sender, changes) = mpsc::channel(CHANGES);

@@ -5,12 +5,13 @@
 //! connects there is told when it answers. Edge.
 
 use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
 use onehop_runtime::backoff::Backoff;
 use onehop_runtime::clock::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use crate::health::doors::Doors;
@@ -22,43 +23,98 @@ const SOCKET: &str = "@onehop-node-agent-successor";
 const AT_MOST: Duration = Duration::from_secs(10);
 const ANSWERS: &[u8] = b"answers";
 
-/// Tells a predecessor when this agent answers in its place: from when it stands by until its doors are open.
-pub async fn announce(
-    mut readiness: watch::Receiver<Readiness>,
-    doors: Doors,
-    clock: Clock,
-    mut backoff: Backoff,
-) {
-    let standby = |at: &Readiness| *at == Readiness::Standby;
-    while readiness.wait_for(standby).await.is_ok() {
-        let listener = match ready::listen(SOCKET) {
-            Ok(listener) => listener,
-            Err(error) => {
-                tracing::debug!(%error, "another agent stands by, too");
-                clock.sleep(backoff.next_delay()).await;
-                continue;
+/// Says where this agent stands, to who asks and to a predecessor.
+#[derive(Debug)]
+pub struct Announcer {
+    /// Where it stands.
+    pub readiness: watch::Receiver<Readiness>,
+    /// Where it is said to stand.
+    pub told: watch::Sender<Readiness>,
+    /// Doors of probes; a predecessor goes once they are open.
+    pub doors: Doors,
+    /// Clock.
+    pub clock: Clock,
+    /// Time between two attempts to be the one that a predecessor finds.
+    pub backoff: Backoff,
+}
+
+impl Announcer {
+    /// Passes on where the agent stands, and from when it stands by until its doors are open lets a predecessor wait.
+    ///
+    /// That it stands by is said only once a predecessor finds it: whoever hears it may end that one at once, and it
+    /// would end without waiting.
+    pub async fn announce(self) {
+        self.announce_on(SOCKET).await;
+    }
+
+    async fn announce_on(mut self, socket: &str) {
+        while self.readiness.has_changed().is_ok() {
+            let at = *self.readiness.borrow_and_update();
+            if at == Readiness::Standby {
+                match ready::listen(socket) {
+                    Ok(listener) => {
+                        self.backoff.reset();
+                        self.until_it_answers(listener).await;
+                        continue;
+                    }
+                    Err(error) => tracing::debug!(%error, "another agent stands by, too"),
+                }
             }
-        };
-        backoff.reset();
+            self.told.send_replace(at);
+            let again = async {
+                if at != Readiness::Standby {
+                    return std::future::pending().await;
+                }
+                self.clock.sleep(self.backoff.next_delay()).await;
+            };
+            tokio::select! {
+                _ = self.readiness.changed() => {}
+                () = again => {}
+            }
+        }
+    }
+
+    async fn until_it_answers(&mut self, listener: UnixListener) {
         let mut waiting = Vec::new();
-        let mut served = std::pin::pin!(doors.all_open(readiness.clone()));
+        let mut served = pin!(self.doors.all_open(self.readiness.clone()));
         loop {
+            self.told.send_replace(*self.readiness.borrow_and_update());
             tokio::select! {
                 () = &mut served => break,
+                changed = self.readiness.changed() => if changed.is_err() { break },
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => waiting.push(stream),
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept the agent that ends");
-                        clock.sleep(backoff.next_delay()).await;
+                        self.clock.sleep(self.backoff.next_delay()).await;
                     }
                 }
             }
         }
-        for mut stream in waiting {
+        self.told.send_replace(*self.readiness.borrow());
+        if self.readiness.has_changed().is_err() {
+            // The agent ends: the one that waits sees it by the connection's end.
+            return;
+        }
+        for mut stream in waiting.into_iter().chain(left(listener)) {
             // Who has ended meanwhile needs no word.
             let _ = stream.write_all(ANSWERS).await;
         }
     }
+}
+
+/// Those who have connected and were not accepted yet: without a word they would take this agent for dead.
+fn left(listener: UnixListener) -> Vec<UnixStream> {
+    let Ok(listener) = listener.into_std() else {
+        return Vec::new();
+    };
+    let accepted = std::iter::from_fn(|| listener.accept().ok());
+    accepted
+        .filter_map(|(stream, _)| {
+            stream.set_nonblocking(true).ok()?;
+            UnixStream::from_std(stream).ok()
+        })
+        .collect()
 }
 
 /// Waits until a successor answers the node's probes. Returns at once if there is none.
@@ -82,4 +138,51 @@ fn connect() -> io::Result<UnixStream> {
     let stream = ready::connect(SOCKET)?;
     stream.set_nonblocking(true)?;
     UnixStream::from_std(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ready::connect;
+    use onehop_runtime::backoff::Policy;
+    use rand::SeedableRng;
+    use rand::rngs::SmallRng;
+    use std::collections::BTreeSet;
+
+    #[tokio::test]
+    async fn zd36_who_is_said_to_stand_by_is_found_by_the_one_that_ends() {
+        let socket = format!("@onehop-succession-test-{}", std::process::id());
+        let (stand, readiness) = watch::channel(Readiness::Starting);
+        let (told, mut said) = watch::channel(Readiness::Starting);
+        let (_listens, wanted) = watch::channel(BTreeSet::new());
+        let doors = Doors::new(1, wanted);
+        let announcer = Announcer {
+            readiness,
+            told,
+            doors: doors.clone(),
+            clock: Clock::system(),
+            backoff: Policy::BIND.start(&mut SmallRng::seed_from_u64(1)),
+        };
+        let announces = tokio::spawn({
+            let socket = socket.clone();
+            async move { announcer.announce_on(&socket).await }
+        });
+        for _ in 0..3 {
+            stand.send_replace(Readiness::Standby);
+            let standby = |at: &Readiness| *at == Readiness::Standby;
+            drop(said.wait_for(standby).await.expect("it is said"));
+            let mut waits = connect(&socket).expect("ZD-36: found at once");
+            stand.send_replace(Readiness::InSync);
+            let door = doors.open();
+            let word = tokio::task::spawn_blocking(move || {
+                let mut word = Vec::new();
+                std::io::Read::read_to_end(&mut waits, &mut word).map(|_| word)
+            });
+            assert_eq!(word.await.expect("reads").expect("a word"), ANSWERS);
+            assert_eq!(*said.borrow(), Readiness::InSync, "ZD-36: said first");
+            drop(door);
+        }
+        drop(stand);
+        announces.await.expect("it ends");
+    }
 }
