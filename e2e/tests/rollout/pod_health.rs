@@ -47,26 +47,31 @@ impl Scene {
         world.objects.apply(service.json()).await?;
         let address = SocketAddr::from((world.lb_address("web").await?, 80));
         first_answer(&world, address).await?;
-        let object = world.objects.api::<LoadBalancer>().get("web").await?;
-        let by = |port: &LoadBalancerPort| port.health.as_ref().map(|h| h.by);
-        ensure!(
-            object
-                .spec
-                .ports
-                .iter()
-                .all(|port| by(port) == Some(HealthBy::Agent)),
-            "K-24: {:?}",
-            object.spec.ports
-        );
+        // An answer tells of one pod: the nodes are told, and tell, each at its own time.
+        let what = "K-24: agents answer for the pods";
+        eventually(&world.clock, what, WITHIN, async || {
+            let objects = world.objects.api::<LoadBalancer>();
+            let object = objects.get("web").await.map_err(|e| e.to_string())?;
+            let by = |port: &LoadBalancerPort| port.health.as_ref().map(|h| h.by);
+            let ports = object.spec.ports;
+            let all = ports.iter().all(|port| by(port) == Some(HealthBy::Agent));
+            all.then_some(()).ok_or(format!("{ports:?}"))
+        })
+        .await?;
         let address = async |name: &str| anyhow::Ok(family.of(world.pod_place(name).await?.1));
         let (one, two) = (address("one").await?, address("two").await?);
         let other = address("other").await?;
-        Ok(Self {
+        let scene = Self {
             world,
             one,
             two,
             other,
-        })
+        };
+        for pod in [one, two] {
+            let what = "ZD-31: healthy at its address";
+            scene.is(pod, "/t/e2e/default/web/tcp", 200, what).await?;
+        }
+        Ok(scene)
     }
 
     /// What the load balancer node hears of a pod at a path.
@@ -76,8 +81,12 @@ impl Scene {
     }
 
     async fn becomes(&self, path: &str, status: u16, what: &str) -> Result<()> {
+        self.is(self.one, path, status, what).await
+    }
+
+    async fn is(&self, pod: IpAddr, path: &str, status: u16, what: &str) -> Result<()> {
         eventually(&self.world.clock, what, WITHIN, async || {
-            let asked = self.asked(self.one, path);
+            let asked = self.asked(pod, path);
             (asked == Ok(status))
                 .then_some(())
                 .ok_or(format!("{asked:?}"))
