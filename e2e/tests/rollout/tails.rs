@@ -43,7 +43,8 @@ pub(crate) async fn roll_out(world: &World, address: SocketAddr) -> Result<(Roll
         .during(async || {
             world.objects.restart("web").await?;
             let what = "all old targets are released";
-            eventually(&world.clock, what, WITHIN, async || {
+            // The rollout, and a minute until what only drains is looked at again.
+            eventually(&world.clock, what, WITHIN * 2, async || {
                 let targets = told(world).await?;
                 let count = |state| targets.iter().filter(|t| t.state == state).count();
                 held |= count(TargetState::Held) > 0;
