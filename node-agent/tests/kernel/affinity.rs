@@ -54,7 +54,7 @@ fn map(list: List) -> Sticky {
 }
 
 /// The known clients of a list, with their endpoints.
-fn known(lab: &Lab, family: Family, list: List) -> BTreeMap<IpAddr, IpAddr> {
+pub(crate) fn known(lab: &Lab, family: Family, list: List) -> BTreeMap<IpAddr, IpAddr> {
     let name = map(list).map_name();
     let entries = lab.node.run(move || {
         let mut socket = Socket::open().unwrap();

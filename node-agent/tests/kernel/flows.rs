@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use onehop_core::crd::{LateFlows, TargetState};
 use onehop_core::id::Protocol;
 use onehop_core::service::ServiceSpec;
 use onehop_nft::conntrack::{Conntrack, Filter, Flow};
@@ -18,7 +19,8 @@ use onehop_node_agent::table::layout::{Options, Ranges};
 use onehop_runtime::clock::Clock;
 
 use crate::common::{put, remove};
-use crate::lab::{Lab, Plan, Proxy, both, eventually, everywhere, ready};
+use crate::lab::{At, Lab, Plan, Proxy, both, eventually, everywhere, ready};
+use crate::window;
 use crate::world::options;
 
 const NODE_PORT: u16 = 30_053;
@@ -385,4 +387,53 @@ fn s347_foreign_flushes_in_a_loop_under_load_are_not_noticed_by_anybody() {
         assert!(talk.goes_on(), "S-347: an established connection");
     }
     world.proxy.assert_in_step();
+}
+
+/// S-418: a flow that the Local window forwarded moves when its endpoint on the other node stops serving, and stays where
+/// it is when the window ends.
+#[test]
+fn s418_flows_of_the_window_move_with_their_endpoint_and_stay_when_it_ends() {
+    let mut world = World::new();
+    let udp = Protocol::Udp;
+    let web = |of: fn(Plan) -> Vec<At>| both("web", udp, of);
+    let active = Some(TargetState::Active);
+    world.apply([
+        put(window::web(udp)),
+        window::said(udp, active, LateFlows::Forward, 180),
+    ]);
+    world.apply(web(|plan| vec![ready(plan.pod(1))]));
+    world.apply(web(|plan| vec![ready(plan.remote_pod(1))]));
+    let late = Plan::BOTH.map(|plan| {
+        let to = window::entrances(plan);
+        (
+            plan,
+            to.map(|to| world.lab.world.datagrams(plan.client(1), to)),
+        )
+    });
+    for (plan, flows) in &late {
+        for flow in flows {
+            assert_eq!(flow.server(), Some(plan.remote_pod(1)), "ZD-60");
+        }
+    }
+    world.apply(web(|plan| vec![ready(plan.remote_pod(2))]));
+    for (plan, flows) in &late {
+        for flow in flows {
+            eventually("S-418: it moves", || {
+                flow.server() == Some(plan.remote_pod(2))
+            });
+        }
+    }
+    // The window ends with the first that serves here; new flows are its own.
+    world.apply(web(|plan| {
+        vec![ready(plan.pod(2)), ready(plan.remote_pod(2))]
+    }));
+    for (plan, flows) in &late {
+        for to in window::entrances(*plan) {
+            let flow = world.lab.world.datagrams(plan.client(2), to);
+            eventually("served here", || flow.server() == Some(plan.pod(2)));
+        }
+        for flow in flows {
+            assert_eq!(flow.server(), Some(plan.remote_pod(2)), "S-418: it stays");
+        }
+    }
 }

@@ -130,7 +130,7 @@ fn s128_s26_alone_the_checks_stand_at_0_and_the_service_range_is_closed() {
 }
 
 /// Rows of section 12.3: name, and the type as `nft` shows it in the table for IPv4.
-const SETS: [(&str, &str, &str); 23] = [
+const SETS: [(&str, &str, &str); 25] = [
     ("S-212", "set cluster-ips", "ipv4_addr"),
     ("S-289", "set other-cluster-ips", "ipv4_addr"),
     ("S-213", "set nodeport-ips", "ipv4_addr"),
@@ -166,6 +166,13 @@ const SETS: [(&str, &str, &str); 23] = [
     ("S-225", "map affinity-nodeports", "P : verdict"),
     ("S-225", "map affinity-nodeports-local", "P : verdict"),
     ("S-211", "map affinity-record", "K : verdict"),
+    // The window's elements end by themselves, also without an agent.
+    ("S-423", "map window", "K : verdict\n\t\tflags timeout"),
+    (
+        "S-423",
+        "map window-nodeports",
+        "P : verdict\n\t\tflags timeout",
+    ),
 ];
 
 #[test]
@@ -198,6 +205,9 @@ fn s67_s68_s263_hooks_stand_where_others_expect_them_and_the_mark_is_cleared_whe
                 "S-67",
                 "meta mark & 0x00004000 == 0x00004000 meta mark set meta mark & 0xffffbfff masquerade to :32768-65535 fully-random",
             ),
+            // S-423: what is in the window goes to its own chain for the number of endpoints.
+            ("S-423", ". tcp . 8082 timeout 13m : goto w1 }"),
+            ("S-423", "tcp . 30084 timeout 13m : goto npw1 }"),
             ("S-263", "flags owner"),
             ("S-263", &format!("comment \"{VERSION}\"")),
         ] {

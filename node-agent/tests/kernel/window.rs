@@ -14,10 +14,12 @@ use onehop_core::time::Time;
 use onehop_nft::Socket;
 use onehop_node_agent::collection::Step;
 use onehop_node_agent::state::Change;
+use onehop_node_agent::table::affinity::List;
 use onehop_node_agent::table::counts::{self, Counted};
-use onehop_node_agent::table::element::{Dataplane, Elements, SetId};
+use onehop_node_agent::table::element::{Dataplane, Elements, Family, SetId};
 use onehop_node_agent::targets::OwnTargets;
 
+use crate::affinity::known;
 use crate::common::{NODE, Stands, put};
 use crate::lab::{At, Lab, Plan, Proxy, both, eventually, everywhere, ready};
 use crate::place::Talk;
@@ -25,7 +27,7 @@ use crate::world::options;
 
 const NODE_PORT: u16 = 30_080;
 
-fn web(protocol: Protocol) -> ServiceSpec {
+pub(crate) fn web(protocol: Protocol) -> ServiceSpec {
     ServiceSpec {
         external_policy: TrafficPolicy::Local,
         ..everywhere("web", 1, protocol, NODE_PORT)
@@ -33,7 +35,7 @@ fn web(protocol: Protocol) -> ServiceSpec {
 }
 
 /// What a controller says of the node port of `web`; without a state it says nothing.
-fn said(
+pub(crate) fn said(
     protocol: Protocol,
     state: Option<TargetState>,
     late_flows: LateFlows,
@@ -79,7 +81,7 @@ fn ends(address: IpAddr) -> At {
 }
 
 /// By which a load balancer sends: the node port, and the address that it leaves in the packet.
-fn entrances(plan: Plan) -> [SocketAddr; 2] {
+pub(crate) fn entrances(plan: Plan) -> [SocketAddr; 2] {
     [
         SocketAddr::new(plan.node(), NODE_PORT),
         SocketAddr::new(plan.vip(1), 80),
@@ -233,5 +235,44 @@ fn zd60_datagrams_are_forwarded_too() {
             let flow = lab.world.datagrams(plan.client(1), to);
             assert_eq!(flow.server(), Some(plan.remote_pod(1)), "ZD-60: {to}");
         }
+    }
+}
+
+/// S-238, S-416: flows of the window are recorded where they were served from, so that a client is not sent away from the
+/// endpoint that comes back.
+#[test]
+fn s416_who_came_late_sticks_to_nobody_of_another_node() {
+    let lab = Lab::new();
+    let mut proxy = lab.proxy(&options());
+    let tcp = Protocol::Tcp;
+    let sticky = ServiceSpec {
+        affinity: Some(Duration::from_hours(3)),
+        ..web(tcp)
+    };
+    let active = Some(TargetState::Active);
+    proxy.apply([put(sticky), said(tcp, active, LateFlows::Forward, 180)]);
+    endpoints(&mut proxy, tcp, |plan| vec![ready(plan.pod(1))]);
+    endpoints(&mut proxy, tcp, |plan| vec![ready(plan.remote_pod(1))]);
+    for plan in Plan::BOTH {
+        for to in entrances(plan) {
+            let seen = lab.world.call(plan.client(1), to);
+            assert_eq!(seen, Ok((plan.remote_pod(1), plan.node())), "ZD-60: {to}");
+            let family = Family::of(plan.node());
+            let local = known(&lab, family, List::Local);
+            assert_eq!(local, BTreeMap::new(), "S-416: {to}");
+        }
+    }
+    endpoints(&mut proxy, tcp, |plan| {
+        vec![ready(plan.pod(2)), ready(plan.remote_pod(1))]
+    });
+    for plan in Plan::BOTH {
+        for to in entrances(plan) {
+            let seen = lab.world.call(plan.client(1), to);
+            assert_eq!(seen, Ok((plan.pod(2), plan.client(1))), "S-416: {to}");
+        }
+        let family = Family::of(plan.node());
+        let local = known(&lab, family, List::Local);
+        let pinned = [(plan.client(1), plan.pod(2))].into();
+        assert_eq!(local, pinned, "S-238");
     }
 }
