@@ -18,11 +18,11 @@ use std::{
 };
 
 use super::{
-    Connects, Flush, Measured, Plan, Surge, Way,
-    clients::{ANSWER_WITHIN, connect, connect_within, healths, steady},
+    Flush, Measured, Plan, Surge, Way,
+    clients::{ANSWER_WITHIN, connect_within, healths, steady},
     histogram::{Buckets, buckets, quantile_of},
     load, process,
-    table::{median, name},
+    table::name,
 };
 use crate::{
     traffic::{SocketSource, ask_tcp},
@@ -44,8 +44,6 @@ const POLL: Duration = Duration::from_millis(5);
 const CHURN: u32 = 100;
 /// How often /healthz is asked in the churn.
 const HEALTH_EVERY: Duration = Duration::from_millis(100);
-/// How long connections are counted.
-const CONNECTS_FOR: Duration = Duration::from_secs(2);
 /// How long connections are watched after a flush.
 const FLUSH_FOR: Duration = Duration::from_secs(3);
 /// Both proxies answer where kube-proxy does (S-129).
@@ -59,10 +57,6 @@ pub(super) async fn measure(plan: Plan, proxy: Proxy, round: u32) -> Result<Meas
     let (restart_ms, restart_connections) = lab.restart().await?;
     let swaps = lab.swaps().await?;
     let (churn_cpu_ms, churn_health_ms) = lab.churn().await?;
-    let mut connects = Vec::new();
-    for (way, to) in lab.ways {
-        connects.push(lab.connects(way, to).await?);
-    }
     let peak_mib = process::peak_mib(lab.pid()?)?;
     let surge = match proxy {
         Proxy::KubeProxy => None,
@@ -91,21 +85,21 @@ pub(super) async fn measure(plan: Plan, proxy: Proxy, round: u32) -> Result<Meas
         churn_cpu_ms,
         churn_health_ms,
         peak_mib,
-        connects,
+        connects: Vec::new(),
     })
 }
 
-struct Lab {
+pub(super) struct Lab {
     world: World,
     plan: Plan,
     proxy: Proxy,
     /// The asked Service, by its ClusterIP.
     asked: SocketAddr,
     /// It by each of its addresses.
-    ways: [(Way, SocketAddr); 3],
+    pub(super) ways: [(Way, SocketAddr); 3],
     /// Sockets of the pod that asks.
     sockets: SocketSource,
-    asker: (Netns, Ipv4Addr),
+    pub(super) asker: (Netns, Ipv4Addr),
     /// The pods that the asked Service may send to.
     ends: [(&'static str, Ipv4Addr); 2],
 }
@@ -119,7 +113,8 @@ struct Swaps {
 }
 
 impl Lab {
-    async fn set(plan: Plan, proxy: Proxy) -> Result<Self> {
+    /// Its world with all Services, once the proxy has them.
+    pub(super) async fn set(plan: Plan, proxy: Proxy) -> Result<Self> {
         let world = World::start(WorldConfig {
             nodes: vec![NODE],
             cluster: Cluster::proxied_by(proxy),
@@ -304,6 +299,15 @@ impl Lab {
         Ok((took, sum, ms(health)))
     }
 
+    /// Waits until an address of the asked Service answers.
+    pub(super) async fn answers(&self, to: SocketAddr) -> Result<()> {
+        eventually(&self.clock(), "the address answers", WITHIN, async || {
+            let answer = ask_tcp(&self.sockets, to).await;
+            answer.map(drop).map_err(|error| format!("{error:?}"))
+        })
+        .await
+    }
+
     /// Killed, and started again by the kubelet; a client goes on meanwhile. In sync is who has taken up what changed
     /// while it was away: its rules and its health answer may well outlive it.
     async fn restart(&self) -> Result<(f64, [u32; 2])> {
@@ -455,34 +459,6 @@ impl Lab {
         let found = found.map_err(|_| anyhow::anyhow!("the client panicked"))??;
         Ok(Flush { reload_ms, ..found })
     }
-
-    /// Connections of one client without a pause.
-    async fn connects(&self, way: Way, to: SocketAddr) -> Result<Connects> {
-        let what = "the address answers";
-        eventually(&self.clock(), what, WITHIN, async || {
-            let answer = ask_tcp(&self.sockets, to).await;
-            answer.map(drop).map_err(|error| format!("{error:?}"))
-        })
-        .await?;
-        let (rate, median_us) = self.asker.0.run(move || {
-            let began = Instant::now();
-            let mut times_us = Vec::new();
-            while began.elapsed() < CONNECTS_FOR {
-                let one = Instant::now();
-                if connect(to).is_ok() {
-                    times_us.push(ms(one.elapsed()) * 1000.0);
-                }
-            }
-            let count = u32::try_from(times_us.len()).unwrap_or(u32::MAX);
-            let rate = f64::from(count) / began.elapsed().as_secs_f64();
-            (rate, median(times_us.into_iter()))
-        });
-        Ok(Connects {
-            way,
-            rate,
-            median_us,
-        })
-    }
 }
 
 /// Each pod has a file system of its own elsewhere; here one that is asked whether it is ready is told by its socket.
@@ -498,6 +474,6 @@ fn own_socket(pod: &mut Pod) {
     }
 }
 
-fn ms(duration: Duration) -> f64 {
+pub(super) fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }

@@ -1,7 +1,9 @@
 //! `./e2e/run bench datapath`: our agent and a real kube-proxy (nftables mode) with the same Services on the same kind of
-//! node, one after the other, in both orders (S-287). What is compared are ratios of the same run.
+//! node, one after the other, in both orders (S-287); connections through both in turns. What is compared are ratios of
+//! the same run.
 
 mod clients;
+mod connects;
 mod histogram;
 mod lab;
 mod load;
@@ -21,7 +23,7 @@ pub(super) struct Datapath {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Numbers of Services in the cluster.
-    #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 10_000], value_parser = clap::value_parser!(u32).range(1..=30_000))]
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1_000, 10_000], value_parser = clap::value_parser!(u32).range(1..=30_000))]
     services: Vec<u32>,
     /// Endpoints of each Service.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -108,7 +110,7 @@ pub(super) struct Measured {
     pub(super) churn_health_ms: f64,
     /// Largest resident memory, in MiB.
     pub(super) peak_mib: f64,
-    /// New connections to each address of a Service, by one client without a pause.
+    /// New connections to each address of a Service, by one client without a pause, in turns with the other proxy.
     pub(super) connects: Vec<Connects>,
 }
 
@@ -187,16 +189,9 @@ pub(super) async fn run(args: &Datapath) -> Result<()> {
                 order.reverse();
             }
             let only = args.only.map(Only::proxy);
-            for proxy in order.into_iter().filter(|p| only.is_none_or(|o| o == *p)) {
-                let name = table::name(proxy);
-                eprintln!("==> {name} with {services} Services, round {round}");
-                let measured = lab::measure(plan, proxy, round);
-                let measured = measured
-                    .await
-                    .with_context(|| format!("{name} with {services} Services"))?;
-                eprintln!("    {}", serde_json::to_string(&measured)?);
-                all.push(measured);
-            }
+            let mut proxies = order.to_vec();
+            proxies.retain(|proxy| only.is_none_or(|only| only == *proxy));
+            all.extend(compare(plan, &proxies, round).await?);
         }
         table::print(*services, &all);
     }
@@ -205,4 +200,27 @@ pub(super) async fn run(args: &Datapath) -> Result<()> {
         std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
     }
     Ok(())
+}
+
+/// One run: each by itself, then connections through both.
+async fn compare(plan: Plan, proxies: &[Proxy], round: u32) -> Result<Vec<Measured>> {
+    let services = plan.services;
+    let mut all = Vec::new();
+    for proxy in proxies.iter().copied() {
+        let name = table::name(proxy);
+        eprintln!("==> {name} with {services} Services, round {round}");
+        let measured = lab::measure(plan, proxy, round).await;
+        let measured = measured.with_context(|| format!("{name} with {services} Services"))?;
+        eprintln!("    {}", serde_json::to_string(&measured)?);
+        all.push(measured);
+    }
+    eprintln!("==> connections with {services} Services, round {round}");
+    let connects = connects::measure(plan, proxies).await;
+    for (proxy, connects) in connects.context("measure connections")? {
+        let of = |m: &&mut Measured| m.proxy == table::name(proxy);
+        if let Some(measured) = all.iter_mut().find(of) {
+            measured.connects = connects;
+        }
+    }
+    Ok(all)
 }
