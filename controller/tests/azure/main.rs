@@ -6,6 +6,7 @@
     reason = "helpers of tests fail the test"
 )]
 
+mod alone;
 #[path = "../shared/cluster.rs"]
 mod cluster;
 mod economy;

@@ -367,12 +367,8 @@ async fn az113_az262_az044_a_former_address_serves_beside_the_new_one_and_goes_a
             fronts == 1 && w.azure.ids("publicIPAddresses").len() == 1
         })
         .await;
-    // What another write has overtaken comes again (AZ-370); nothing of it is wrong.
-    let said = world.write_statuses();
-    let wrong = said
-        .iter()
-        .filter(|status| **status >= 400 && **status != 412);
-    assert_eq!(wrong.count(), 0, "AZ-262: {said:?}");
+    let refused = world.refused();
+    assert_eq!(refused, [""; 0], "AZ-262, AZ-367: nobody else writes here");
     world
         .eventually("so is its pool", async |w| {
             names(&w.balancer().unwrap(), "backendAddressPools").len() == 1

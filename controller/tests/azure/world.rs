@@ -461,6 +461,15 @@ impl World {
         writes.iter().map(|write| write.status).collect()
     }
 
+    /// Writes that were refused: how, and of what.
+    pub(crate) fn refused(&self) -> Vec<String> {
+        let writes = self.azure.writes();
+        let refused = writes.iter().filter(|write| write.status >= 400);
+        refused
+            .map(|write| format!("{} {} {}", write.status, write.method, write.id))
+            .collect()
+    }
+
     /// Waits until an event about a Service has this reason.
     pub(crate) async fn tells(&self, name: &str, wanted: &str) {
         let what = format!("{name} is told {wanted}");

@@ -188,16 +188,18 @@ impl Planner<'_> {
                 pool,
             });
         }
+        // What the former side holds is held until its end.
+        if !in_grace {
+            self.release(&built.uses);
+        }
         if grace.is_none() || in_grace {
-            let unsaid = grace::unsaid(self.settings, part, self.seen, grace);
+            let unsaid = grace::unsaid(self.settings, part, self.seen, grace).into_iter();
+            // Of what goes there is nothing to be said.
+            let unsaid: Vec<_> = unsaid.filter(|(id, _)| !self.goes(id)).collect();
             let puts = unsaid
                 .into_iter()
                 .map(|(id, document)| AzureStep::PutPublicIp { id, document });
             self.steps.extend(puts);
-        }
-        // What the former side holds is held until its end.
-        if !in_grace {
-            self.release(&built.uses);
         }
     }
 
@@ -286,6 +288,13 @@ impl Planner<'_> {
             .public_ips(self.settings)
             .find(|pip| text(pip, &["id"]) == Some(id));
         frontends.any(holds) || pip.is_some_and(is_attached)
+    }
+
+    /// Whether this plan deletes it.
+    fn goes(&self, id: &str) -> bool {
+        self.steps
+            .iter()
+            .any(|step| matches!(step, AzureStep::DeletePublicIp { id: it } if it == id))
     }
 
     /// Whether this plan takes away the frontend that holds it.

@@ -2,6 +2,7 @@
 
 mod arm;
 mod error;
+mod holders;
 mod locker;
 mod measures;
 mod store;
@@ -24,6 +25,7 @@ use tokio::sync::Mutex;
 
 use self::arm::{Arm, Failed, Write};
 use self::error::Then;
+use self::holders::Turns;
 use self::locker::{Last, Locker};
 use self::measures::Measures;
 use self::store::Store;
@@ -76,6 +78,7 @@ pub struct Client {
     reading: Mutex<()>,
     balancers: BTreeMap<Kind, Pile<Wish>>,
     rules: BTreeMap<Side, Pile<()>>,
+    public_ips: Turns,
     locker: Option<Locker>,
     measures: Measures,
 }
@@ -124,6 +127,7 @@ impl Client {
             reading: Mutex::default(),
             balancers: Kind::ALL.map(|kind| (kind, Pile::default())).into(),
             rules: Side::ALL.map(|side| (side, Pile::default())).into(),
+            public_ips: Turns::default(),
             locker: None,
             measures: Measures::default(),
         })
@@ -434,9 +438,11 @@ impl Client {
         tried: &str,
         fence: &Fence,
     ) -> Done {
+        let _turn = self.public_ips.of(id).await;
         let planned_from = document.and_then(etag);
         let known = self.store.public_ip(id);
-        if planned_from.is_some() && planned_from != known.as_ref().and_then(etag) {
+        // Nor is one made anew over one that has come meanwhile: what is in that would be lost.
+        if document.is_some() && planned_from != known.as_ref().and_then(etag) {
             let answer = "it was read again since this was planned";
             return Err(CloudError::new(Class::Conflict, tried, answer));
         }

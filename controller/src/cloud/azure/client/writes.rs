@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::arm::{Failed, Write};
 use super::error::{Refused, Then};
+use super::holders::handed;
 use super::writer::Done;
 use super::{Client, TRIES, Wish, faster};
 use crate::cloud::azure::balancer::{self, Changes, apply, is_empty, is_ours, may_go};
@@ -79,16 +80,24 @@ impl Client {
             if old.as_ref() == Some(&new) || (old.is_none() && is_empty(&new)) {
                 return Ok(wrote);
             }
+            let touched = handed(old.as_ref(), Some(&new));
+            let turns = self.public_ips.of_all(&touched).await;
             let written = self
                 .write_difference(&id, old.as_ref(), &new, (&tried, fence))
                 .await;
             match self.arm.get(&id, &tried).await {
-                Ok(there) => self.store.set_balancer(kind, there, self.clock.now()),
+                Ok(there) => {
+                    let really = handed(old.as_ref(), there.as_ref());
+                    self.store.set_balancer(kind, there, self.clock.now());
+                    self.read_again(&touched.intersection(&really).cloned().collect())
+                        .await;
+                }
                 Err(error) => {
                     self.store.doubt();
                     self.freshen().await.map_err(|_| error)?;
                 }
             }
+            drop(turns);
             match written {
                 Ok(Written::Whole) => {
                     let services = changes.parts.len() + changes.removed.len();
