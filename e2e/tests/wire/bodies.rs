@@ -11,7 +11,7 @@ use crate::difference::added;
 use crate::{annotations, python};
 
 /// Judges documents, each with its kind; gives what the judge says.
-fn judged(documents: &[(String, Value)]) -> String {
+pub(crate) fn judged(documents: &[(String, Value)]) -> String {
     let mut child = python("azure_bodies.py")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

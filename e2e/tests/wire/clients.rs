@@ -42,7 +42,7 @@ async fn door(world: &World) -> Door {
 }
 
 /// Runs one case of the script; gives what it prints.
-async fn case(world: &World, name: &'static str) -> String {
+pub(crate) async fn case(world: &World, name: &'static str) -> String {
     let door = door(world).await;
     let mut command = python("azure_clients.py");
     command
@@ -126,7 +126,7 @@ async fn az500_it_reads_what_the_controller_made() {
 }
 
 /// The reader that is built from `azure_mgmt_network`, a crate that was not written here.
-const READER: &str = "ONEHOP_AZURE_READER";
+pub(crate) const READER: &str = "ONEHOP_AZURE_READER";
 
 async fn token(world: &World) -> String {
     let asked = reqwest::Client::new()

@@ -20,7 +20,9 @@ mod clients;
     reason = "the piece of the tests of all providers, which need more of it"
 )]
 mod cluster;
+mod deviations;
 mod difference;
+mod launcher;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,7 +1,8 @@
 //! Reads load balancers, public IPs and security groups of a resource group with the types of `azure_mgmt_network`, and
 //! prints in JSON what `azure_clients.py reads` prints with those of Azure's Python package.
 //!
-//! Arguments: endpoint, subscription, resource group. The token comes from the environment.
+//! Arguments: endpoint, subscription, resource group. The token comes from the environment. With `carry` as the only one it
+//! prints what is left of a load balancer's document, read from standard input, once it was in those types.
 
 use std::sync::Arc;
 
@@ -85,6 +86,11 @@ fn rules(all: &[NetworkSecurityGroup]) -> Result<Value> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == ["carry"] {
+        let read: LoadBalancer = serde_json::from_reader(std::io::stdin())?;
+        println!("{}", serde_json::to_string(&read)?);
+        return Ok(());
+    }
     let [endpoint, subscription, group] = arguments.as_slice() else {
         anyhow::bail!("arguments: endpoint, subscription, resource group");
     };
