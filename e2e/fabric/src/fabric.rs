@@ -247,6 +247,7 @@ impl Fabric {
             zone: zone.to_owned(),
             address,
             port,
+            number: index,
         })
     }
 

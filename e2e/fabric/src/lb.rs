@@ -5,6 +5,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::netns::Netns;
 use crate::twin::both;
 
+/// Up to 200 LB nodes with so many ports each.
+const FIRST_OWN_PORT: u16 = 10_000;
+const OWN_PORTS: u16 = 256;
+
 /// An LB node: single-homed, forwarding, its router port free of the source check.
 #[derive(Clone, Debug)]
 pub struct LbNet {
@@ -12,6 +16,7 @@ pub struct LbNet {
     pub(crate) zone: String,
     pub(crate) address: Ipv4Addr,
     pub(crate) port: String,
+    pub(crate) number: u8,
 }
 
 impl LbNet {
@@ -33,6 +38,12 @@ impl LbNet {
     /// Its own addresses, IPv4 first.
     pub fn addresses(&self) -> [IpAddr; 2] {
         both(self.address)
+    }
+
+    /// Ports of flows that it begins itself as somebody whom other LB nodes are, too: answers are told apart by them.
+    pub(crate) fn own_ports(&self) -> (u16, u16) {
+        let first = FIRST_OWN_PORT + u16::from(self.number) * OWN_PORTS;
+        (first, first + OWN_PORTS - 1)
     }
 
     /// Its interface to the router.

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{setsockopt, sockopt::IpBindAddressNoPort};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::ip::Batch;
@@ -171,6 +172,24 @@ impl Netns {
     pub async fn tcp_stream(&self, to: SocketAddr) -> Result<tokio::net::TcpStream> {
         let socket = self.tcp_socket(None, to.ip())?;
         let what = format!("connect to {to} from {}", self.name());
+        socket.set_nonblocking(true).map_err(io(what.clone()))?;
+        let socket = tokio::net::TcpSocket::from_std_stream(socket.into());
+        socket.connect(to).await.map_err(io(what))
+    }
+
+    /// As [`Netns::tcp_stream`], from an address of the namespace. The port is chosen with the destination in view, so that
+    /// as many connections as there are ports go to each.
+    pub async fn tcp_stream_from(
+        &self,
+        from: IpAddr,
+        to: SocketAddr,
+    ) -> Result<tokio::net::TcpStream> {
+        let what = format!("connect to {to} from {from} in {}", self.name());
+        let socket = self.tcp_socket(None, to.ip())?;
+        setsockopt(&socket, IpBindAddressNoPort, &true)
+            .map_err(|errno| io(what.clone())(errno.into()))?;
+        let bound = socket.bind(&SocketAddr::new(from, 0).into());
+        bound.map_err(io(what.clone()))?;
         socket.set_nonblocking(true).map_err(io(what.clone()))?;
         let socket = tokio::net::TcpSocket::from_std_stream(socket.into());
         socket.connect(to).await.map_err(io(what))

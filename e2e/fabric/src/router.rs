@@ -98,6 +98,22 @@ impl Router {
         self.disown(address)
     }
 
+    /// Lets an LB node begin flows as `source`, which any number of LB nodes may be at once: what answers goes back to the
+    /// one that asked (FC-38). Nobody is there for flows that others begin to it.
+    pub fn begin_as(&self, lb: &LbNet, source: Ipv4Addr) -> Result<()> {
+        let (first, last) = lb.own_ports();
+        let ports = format!("{first} {last}");
+        lb.netns()
+            .sysctl(&[("net/ipv4/ip_local_port_range", ports.as_str())])?;
+        let mut batch = Batch::default();
+        batch.line(format!("addr add {source}/32 dev lo"));
+        batch.run(lb.netns())?;
+        if self.owner(source).is_none() {
+            self.own(source.into(), lb.port(), Some(lb.address().into()))?;
+        }
+        Ok(())
+    }
+
     /// Switches the source check of one port (FC-72).
     pub fn set_source_check(&self, port: &str, on: bool) -> Result<()> {
         self.inner.table.set_source_check(port, on)

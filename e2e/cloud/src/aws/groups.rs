@@ -528,5 +528,6 @@ fn engine_spec(group: &Group, protocol: Protocol) -> GroupSpec {
         preserve_client_ip: Some(on(PRESERVE)),
         proxy_protocol: on(PROXY),
         choice: Choice::FiveTuple,
+        lost_flow: None,
     }
 }

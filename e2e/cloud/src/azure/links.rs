@@ -16,7 +16,7 @@ use super::error::Refusal;
 use super::resources::Subscription;
 use super::store::{child, list};
 use crate::engine::{
-    Choice, Engine, GroupId, GroupSpec, HealthCheck, LbId, LbSpec, ListenerKey, Mode,
+    Choice, Engine, GroupId, GroupSpec, HealthCheck, LbId, LbSpec, ListenerKey, LostFlow, Mode,
     ProbeProtocol, Protocol, Tags, TargetSpec,
 };
 
@@ -319,6 +319,11 @@ fn of_rule(from: &Subscription, balancer: &Value, rule: &Value) -> Option<Wanted
             drain: FOR_EVER,
             preserve_client_ip: Some(true),
             proxy_protocol: false,
+            lost_flow: Some(if p["enableTcpReset"] == true {
+                LostFlow::Reset
+            } else {
+                LostFlow::Drop
+            }),
             choice: match p["loadDistribution"].as_str() {
                 Some("SourceIP") => Choice::Addresses,
                 Some("SourceIPProtocol") => Choice::AddressesAndProtocol,

@@ -37,6 +37,8 @@ const FRONTENDS: &str = "frontends";
 const SLOTS: &str = "slots";
 const TRANSLATED: &str = "translated";
 const HAIRPINS: &str = "hairpins";
+/// Frontends that answer a flow which is no longer known otherwise than the profile does.
+const OTHERWISE: &str = "otherwise";
 const PICK: &str = "pick";
 
 const TCP: u8 = Protocol::Tcp.number();
@@ -59,6 +61,7 @@ pub(super) enum Key {
     Slot(Front, u32),
     Translated(Front),
     Hairpin(IpAddr),
+    Otherwise(Front),
     Floating(Front),
     FloatingChoice(Front),
     FloatingSlot(Front, u32),
@@ -88,6 +91,9 @@ pub(super) fn elements(state: &DataPathState, links: &Links) -> Elements {
     }
     for (frontend, path) in &state.frontends {
         let front = Front::of(frontend);
+        if path.lost_flow != state.lost_flow {
+            elements.insert(Key::Otherwise(front), Data::Nothing);
+        }
         if path.floats() || !path.established_floating.is_empty() {
             elements.insert(Key::Floating(front), Data::Nothing);
         }
@@ -201,6 +207,7 @@ fn create_table(batch: &mut Batch, family: Family, lost_flow: LostFlow, idle: Id
     batch.add_set(&of, &Set::new(TRANSLATED, &front));
     let pair = [address, address];
     batch.add_set(&of, &Set::new(HAIRPINS, &pair));
+    batch.add_set(&of, &Set::new(OTHERWISE, &front));
     floating::create(batch, family, idle);
     let rule = || Rule::new(family);
 
@@ -223,12 +230,16 @@ fn create_table(batch: &mut Batch, family: Family, lost_flow: LostFlow, idle: Id
     // What a delivery link takes keeps its address.
     let unmarked = || rule().is(Field::Mark, Value::new().u32_host(0));
     let ours = || unmarked().in_set(&[Field::Daddr], ADDRESSES);
-    let mut rest = Vec::new();
-    if lost_flow == LostFlow::Reset {
-        // A flow that has ended goes on at the client: anything but a first packet.
-        let lost = ours().l4proto(TCP).tcp_flags(SYN | RST, CmpOp::Eq, 0);
-        rest.push(lost.counter().reject_tcp_reset());
-    }
+    let otherwise = || ours().in_set(&key, OTHERWISE);
+    // A flow that has ended goes on at the client: anything but a first packet.
+    let reset = |rule: Rule| {
+        let lost = rule.l4proto(TCP).tcp_flags(SYN | RST, CmpOp::Eq, 0);
+        lost.counter().reject_tcp_reset()
+    };
+    let mut rest = match lost_flow {
+        LostFlow::Reset => vec![otherwise().counter().drop(), reset(ours())],
+        LostFlow::Drop => vec![reset(otherwise())],
+    };
     rest.push(ours().counter().drop());
     chain(
         "rest",
@@ -338,6 +349,7 @@ fn encode_key(key: Key) -> (IpAddr, &'static str, Value) {
         Key::Frontend(of) => (of.address, FRONTENDS, front(of)),
         Key::Slot(of, slot) => (of.address, SLOTS, front(of).u32_host(slot)),
         Key::Translated(of) => (of.address, TRANSLATED, front(of)),
+        Key::Otherwise(of) => (of.address, OTHERWISE, front(of)),
         Key::Floating(of) => (of.address, FLOATING, front(of)),
         Key::FloatingChoice(of) => (of.address, CHOICES, front(of)),
         Key::FloatingSlot(of, slot) => {

@@ -76,6 +76,7 @@ pub struct NetNode {
     record: Arc<FlowLog>,
     // The same for floating frontends, whose flows are not translated.
     floating: Arc<FirstPackets>,
+    probe_source: Option<IpAddr>,
 }
 
 impl NetNode {
@@ -87,6 +88,13 @@ impl NetNode {
         let known_as = Arc::new(OnceLock::new());
         let told = flows::log_relayed_to(cloud.clone(), Arc::clone(&known_as));
         let relays = Relays::new(net.clone(), *cloud.clock(), told);
+        if let Some(source) = profile.probe_source {
+            let shared = router.begin_as(&net, source);
+            shared.map_err(|source| Error::Fabric {
+                node: address.into(),
+                source,
+            })?;
+        }
         let kernel = Kernel::open(net.clone(), router, (&profile, cloud.scale()), relays)?;
         let hook = flows::log_to(cloud.clone(), Arc::clone(&known_as));
         let record = FlowLog::start_with(net.netns(), *cloud.clock(), hook);
@@ -108,6 +116,7 @@ impl NetNode {
             kernel,
             record: Arc::new(record),
             floating: Arc::new(floating),
+            probe_source: profile.probe_source.map(IpAddr::from),
         };
         // Nothing is forwarded, and so no flow begins, before the number is known: programming waits for the lock.
         let forwards = node.lock();
@@ -171,7 +180,10 @@ impl LbNode for NetNode {
         let [v4, v6] = self.net.addresses();
         let own = if order.to.is_ipv4() { v4 } else { v6 };
         let ns = self.net.netns().clone();
-        probe::run(self.clock, ns, own, order.clone(), timeout).boxed()
+        let source = self
+            .probe_source
+            .filter(|it| it.is_ipv4() == order.to.is_ipv4());
+        probe::run(self.clock, ns, (own, source), order.clone(), timeout).boxed()
     }
 
     fn program(&self, state: Arc<DataPathState>) -> BoxFuture<'static, Result<usize, String>> {

@@ -15,23 +15,31 @@ use crate::engine::{Outcome, ProbeOrder, ProbeProtocol};
 /// Longest status line that is read.
 const LIMIT: usize = 1024;
 
-/// Carries out `order` within `timeout` of the wall. `own` goes into the Host header (FC-35).
+/// Carries out `order` within `timeout` of the wall. `own` goes into the Host header (FC-35); it comes from `source`, if
+/// that is another address.
 pub(super) async fn run(
     clock: Clock,
     ns: Netns,
-    own: IpAddr,
+    (own, source): (IpAddr, Option<IpAddr>),
     order: ProbeOrder,
     timeout: Duration,
 ) -> Outcome {
-    match clock.within(timeout, attempt(&ns, own, &order)).await {
+    match clock
+        .within(timeout, attempt(&ns, (own, source), &order))
+        .await
+    {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(error)) => failed(&error),
         Err(_) => Outcome::Timeout,
     }
 }
 
-async fn attempt(ns: &Netns, own: IpAddr, order: &ProbeOrder) -> std::io::Result<Outcome> {
-    let mut stream = connect(ns, order).await?;
+async fn attempt(
+    ns: &Netns,
+    (own, source): (IpAddr, Option<IpAddr>),
+    order: &ProbeOrder,
+) -> std::io::Result<Outcome> {
+    let mut stream = connect(ns, source, order).await?;
     if order.proxy_protocol {
         stream.write_all(&preface::LOCAL).await?;
     }
@@ -49,8 +57,16 @@ async fn attempt(ns: &Netns, own: IpAddr, order: &ProbeOrder) -> std::io::Result
     }
 }
 
-async fn connect(ns: &Netns, order: &ProbeOrder) -> std::io::Result<TcpStream> {
-    ns.tcp_stream(order.to).await.map_err(|error| match error {
+async fn connect(
+    ns: &Netns,
+    source: Option<IpAddr>,
+    order: &ProbeOrder,
+) -> std::io::Result<TcpStream> {
+    let stream = match source {
+        Some(source) => ns.tcp_stream_from(source, order.to).await,
+        None => ns.tcp_stream(order.to).await,
+    };
+    stream.map_err(|error| match error {
         e2e_fabric::Error::Io { source, .. } => source,
         other => std::io::Error::other(other),
     })

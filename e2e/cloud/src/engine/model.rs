@@ -11,6 +11,8 @@ use std::time::Duration;
 use onehop_core::time::Time;
 use serde::{Deserialize, Serialize};
 
+use super::profile::LostFlow;
+
 /// Defines an identifier that the cloud hands out.
 macro_rules! cloud_id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
@@ -210,6 +212,8 @@ pub struct GroupSpec {
     pub proxy_protocol: bool,
     /// By what a flow chooses among the targets.
     pub choice: Choice,
+    /// What a client hears on a TCP flow that was idle for too long; as the profile says, if the group does not (FC-28).
+    pub lost_flow: Option<LostFlow>,
 }
 
 /// What of a flow its choice of a target depends on (FC-26). Who has the same of it is sent to the same target, as long as

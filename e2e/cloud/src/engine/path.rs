@@ -44,6 +44,8 @@ pub struct FrontendPath {
     pub preserve_client_ip: bool,
     /// Whether each new flow begins with a header of the PROXY protocol (FC-66).
     pub proxy_protocol: bool,
+    /// What a client hears on a TCP flow that is no longer known.
+    pub lost_flow: LostFlow,
     /// With what TLS ends here, where it does (FC-65).
     pub tls: Option<Arc<Certificate>>,
 }
@@ -144,6 +146,7 @@ impl Engine {
                     .preserve_client_ip
                     .unwrap_or(balancer.spec.preserve_client_ip),
                 proxy_protocol: group.spec.proxy_protocol && *protocol == Protocol::Tcp,
+                lost_flow: group.spec.lost_flow.unwrap_or(self.profile.lost_flow),
                 tls: listener.tls.clone(),
             };
             frontends.insert(

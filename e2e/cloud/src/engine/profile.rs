@@ -3,6 +3,7 @@
 //! A profile is never a fork of the code. The engine reads it; tests override single fields per load
 //! balancer. All durations are unscaled cloud time (FC-04, FC-07).
 
+use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -113,7 +114,8 @@ pub enum Established {
 }
 
 /// What a client hears when it goes on sending on a TCP flow that the load balancer no longer knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum LostFlow {
     /// A reset.
     Reset,
@@ -224,6 +226,8 @@ pub struct Profile {
     pub drain: Duration,
     /// Probe settings of a group that names none.
     pub probe: ProbeDefaults,
+    /// Where probes of IPv4 targets come from, if not from each LB node's own address (FC-29, FC-38).
+    pub probe_source: Option<Ipv4Addr>,
     /// Client-address preservation of a load balancer that does not say (FC-29).
     pub preserve_client_ip: bool,
     /// Cross-zone choice of a load balancer that does not say (FC-31).
@@ -277,6 +281,8 @@ impl Profile {
                 unhealthy: 1,
                 http_up: 200..=200,
             },
+            // Those of IPv6 come from an address of the link, which no router forwards.
+            probe_source: Some(Ipv4Addr::new(168, 63, 129, 16)),
             probe_unused_groups: false,
             ..Self::local()
         }
@@ -312,6 +318,7 @@ impl Profile {
                 unhealthy: 2,
                 http_up: 200..=399,
             },
+            probe_source: None,
             preserve_client_ip: true,
             cross_zone: true,
             probe_unused_groups: true,

@@ -142,11 +142,15 @@ impl Target {
             .views
             .get(&node)
             .is_some_and(|view| view.verdict == Verdict::Unhealthy);
-        let policy = match protocol {
-            Protocol::Tcp => profile.unhealthy_flows,
-            Protocol::Udp => profile.unhealthy_udp_flows,
+        // Who is set Down loses its UDP flows like who is down (AZ-290).
+        let (leaves, policy) = match protocol {
+            Protocol::Tcp => (down, profile.unhealthy_flows),
+            Protocol::Udp => (
+                down || self.life != Life::Registered,
+                profile.unhealthy_udp_flows,
+            ),
         };
-        !(down && policy == Established::Cut)
+        !(leaves && policy == Established::Cut)
     }
 
     /// Whether some LB node goes on choosing the target although it should get nothing.

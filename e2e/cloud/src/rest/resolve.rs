@@ -120,6 +120,7 @@ impl GroupBody {
             preserve_client_ip: None,
             proxy_protocol: false,
             choice: self.choice.unwrap_or_default(),
+            lost_flow: None,
         })
     }
 }

@@ -207,6 +207,7 @@ pub fn tcp_group(name: &str) -> GroupSpec {
         drain: Duration::from_secs(10),
         preserve_client_ip: None,
         proxy_protocol: false,
+        lost_flow: None,
         choice: Choice::FiveTuple,
     }
 }
