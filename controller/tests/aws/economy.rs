@@ -40,6 +40,8 @@ fn fast() -> Flags {
             change: limit,
             ec2: limit,
         },
+        // As installed: with hundreds of calls at once one is not answered within a short lease's share.
+        lease: Duration::from_secs(15),
         ..Flags::default()
     }
 }

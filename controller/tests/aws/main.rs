@@ -10,6 +10,7 @@ mod account;
 mod cli;
 #[path = "../shared/cluster.rs"]
 mod cluster;
+mod drift;
 mod economy;
 #[path = "../shared/gated.rs"]
 mod gated;

@@ -229,10 +229,15 @@ impl World {
 
     /// A client of the account as the controller has one.
     pub(crate) async fn aws_client(&self) -> AwsClient {
-        self.limited(Limits::default()).await
+        self.aws_client_at(self.clock).await
     }
 
-    async fn limited(&self, limits: Limits) -> AwsClient {
+    /// The same on a machine with another clock.
+    pub(crate) async fn aws_client_at(&self, clock: Clock) -> AwsClient {
+        self.limited(Limits::default(), clock).await
+    }
+
+    async fn limited(&self, limits: Limits, clock: Clock) -> AwsClient {
         let install = onehop_core::id::InstallId::from(INSTALL);
         let credentials = Credentials::new(KEY.0, KEY.1, None, None, "test");
         let access = Access {
@@ -243,7 +248,7 @@ impl World {
             credentials: Some(SharedCredentialsProvider::new(credentials)),
             limits,
         };
-        let client = AwsClient::connect(access, install, CLUSTER.to_owned(), self.clock);
+        let client = AwsClient::connect(access, install, CLUSTER.to_owned(), clock);
         Box::pin(client).await.unwrap()
     }
 
@@ -255,7 +260,7 @@ impl World {
         settings.take_over.of = Selection::read(&flags.take_over).unwrap();
         settings.take_over.accepted = Selection::read(&flags.accepted).unwrap();
         settings.take_over.settle = Duration::from_secs(1);
-        let client = self.limited(flags.limits).await;
+        let client = self.limited(flags.limits, self.clock).await;
         let identity = Identity::service_account("onehop-system", "controller");
         let metrics = Metrics::default();
         let lease = flags.lease;

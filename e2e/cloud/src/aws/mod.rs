@@ -28,6 +28,9 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimePrinter;
+use onehop_core::time::Time;
 
 use crate::certificate::Certificate;
 use crate::cloud::Cloud;
@@ -282,7 +285,15 @@ async fn handle(
         }
         Err(refusal) => (refusal.status(), refusal.xml(&service, &request)),
     };
-    (status, [("content-type", "text/xml")], text).into_response()
+    let headers = [("content-type", "text/xml".to_owned()), ("date", date(now))];
+    (status, headers, text).into_response()
+}
+
+/// A time as HTTP writes it. Of the cloud's own clock, as its judgement of signatures is.
+fn date(now: Time) -> String {
+    let at = Timestamp::from_millisecond(now.as_millis()).unwrap_or_default();
+    let printed = DateTimePrinter::new().timestamp_to_rfc9110_string(&at);
+    printed.unwrap_or_default()
 }
 
 #[cfg(test)]

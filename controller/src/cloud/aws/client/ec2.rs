@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
 use aws_sigv4::sign::v4;
 use onehop_core::id::Cidr;
-use onehop_runtime::clock::Clock;
 use reqwest::Url;
 
 use super::error::{answer, chain, class};
 use super::throttle::{Family, Throttle, Turn};
+use super::time::ServiceTime;
 use super::way::Way;
 use super::xml::{self, Element};
 use crate::cloud::aws::model::{Rule, RuleSource, SecurityGroup, Subnet};
@@ -38,7 +38,7 @@ pub struct Ec2 {
     region: String,
     credentials: SharedCredentialsProvider,
     known: Mutex<Option<Credentials>>,
-    clock: Clock,
+    time: ServiceTime,
 }
 
 /// Parameters of one call.
@@ -50,7 +50,7 @@ impl Ec2 {
         endpoint: Url,
         region: String,
         credentials: SharedCredentialsProvider,
-        clock: Clock,
+        time: ServiceTime,
     ) -> Result<Self, CloudError> {
         let http = https::build(https::builder(&endpoint, None)?.timeout(TIMEOUT))?;
         Ok(Self {
@@ -59,7 +59,7 @@ impl Ec2 {
             region,
             credentials,
             known: Mutex::default(),
-            clock,
+            time,
         })
     }
 
@@ -108,6 +108,10 @@ impl Ec2 {
             |error: reqwest::Error| CloudError::new(Class::Transient, &tried, chain(&error));
         let response = request.send().await.map_err(failed)?;
         let status = response.status();
+        if !status.is_success() {
+            let date = response.headers().get(http::header::DATE);
+            self.time.refused(date.and_then(|date| date.to_str().ok()));
+        }
         let text = response.text().await.map_err(failed)?;
         let read = xml::read(&text);
         if status.is_success() {
@@ -149,7 +153,7 @@ impl Ec2 {
             .identity(&identity)
             .region(&self.region)
             .name("ec2")
-            .time(self.now())
+            .time(self.time.now())
             .settings(SigningSettings::default())
             .build()
             .map_err(|error| wrong(&error))?
@@ -175,14 +179,13 @@ impl Ec2 {
         Ok(request.body(body))
     }
 
-    fn now(&self) -> SystemTime {
-        let ms = u64::try_from(self.clock.now().as_millis()).unwrap_or_default();
-        UNIX_EPOCH + Duration::from_millis(ms)
-    }
-
     /// Credentials that hold for a while.
     async fn credentials(&self, tried: &str) -> Result<Credentials, CloudError> {
-        let lasts = |known: &Credentials| known.expiry().is_none_or(|end| end > self.now() + RENEW);
+        let lasts = |known: &Credentials| {
+            known
+                .expiry()
+                .is_none_or(|end| end > self.time.now() + RENEW)
+        };
         let known = self
             .known
             .lock()

@@ -11,6 +11,7 @@ mod register;
 mod rights;
 pub mod store;
 mod throttle;
+mod time;
 mod turns;
 mod way;
 pub mod xml;
@@ -30,6 +31,7 @@ use self::make::gone_is_done;
 use self::store::{Due, Listing, Store, is_ours};
 use self::throttle::{Family, Need, Throttle, Turn};
 pub use self::throttle::{Limit, Limits};
+use self::time::{OurTime, ServiceTime};
 use self::turns::Turns;
 use self::way::Way;
 use super::model::{Balancer, BalancerState, Network, Observed, PeerStack, SecurityGroup, Tagged};
@@ -41,8 +43,9 @@ use crate::cloud::{Class, CloudError};
 use crate::lease::Fence;
 use crate::plan::{Effect, Existing};
 
-/// Between two listings of everything (AWS-660).
-const DRIFT: Duration = Duration::from_mins(5);
+/// Between two listings of everything. Out of the five minutes in which what others do is to be put right (AWS-660), a Service
+/// that is at rest may look at it a minute later, and the calls take their time.
+const DRIFT: Duration = Duration::from_secs(210);
 /// Between two reads of targets that are about to change; a little less than the planner's wish, so
 /// that a look which comes on time reads.
 const POLL: Duration = Duration::from_millis(4500);
@@ -101,7 +104,8 @@ impl Client {
         let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
             // Lanes try again by their own clock, and one token is one call.
             .retry_config(RetryConfig::disabled())
-            .timeout_config(timeouts.build());
+            .timeout_config(timeouts.build())
+            .time_source(OurTime(clock));
         if let Some(region) = access.region {
             loader = loader.region(aws_config::Region::new(region));
         }
@@ -126,7 +130,7 @@ impl Client {
             elb: Elb::new(aws_sdk_elasticloadbalancingv2::Client::from_conf(
                 elb.build(),
             )),
-            ec2: Ec2::new(ec2, region.clone(), credentials, clock)?,
+            ec2: Ec2::new(ec2, region.clone(), credentials, ServiceTime::new(clock))?,
             throttle: Throttle::new(clock, &access.limits),
             clock,
             install,
