@@ -82,6 +82,17 @@ impl Index {
         status.is_some_and(|s| s.features.contains(&feature)) && self.has_node(node)
     }
 
+    /// What keeps the agent of a node from guarding targets, as it says itself.
+    pub fn agent_cannot_guard(&self, node: &NodeName) -> Option<&str> {
+        let status = self.node_targets(node).and_then(|o| o.status.as_ref())?;
+        let guards = status.features.contains(&Feature::Guard);
+        let why = status
+            .problems
+            .first()
+            .filter(|_| status.synced && !guards)?;
+        Some(why)
+    }
+
     /// Whether the agent of a node says that something keeps it from its work.
     pub fn agent_has_problems(&self, node: &NodeName) -> bool {
         let status = self.node_targets(node).and_then(|o| o.status.as_ref());

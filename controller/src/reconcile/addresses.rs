@@ -11,7 +11,7 @@ use onehop_core::id::ServiceKey;
 use onehop_core::service::ServiceSpec;
 use onehop_runtime::events::Severity;
 
-use super::agentless::unserved;
+use super::agentless::{unguarded, unserved};
 use super::cases::Wanted;
 use super::{Reconciler, lock};
 use crate::cloud::{AddressBook, Holder, Source, Taken};
@@ -66,6 +66,8 @@ impl<P: Provider> Reconciler<P> {
         let Some(spec) = &wanted.spec else {
             return wanted;
         };
+        let unguarded = unguarded(&lock(&self.index), &wanted.service.spec.key, spec);
+        wanted.notices.extend(unguarded);
         let key = wanted.service.spec.key.clone();
         let (market, version) = self.market(&key);
         let placed = {

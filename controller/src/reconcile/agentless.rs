@@ -1,8 +1,10 @@
 //! Nodes on which no agent can ever run, and what that means for a Service (C-131, C-132).
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use onehop_core::id::NodeName;
+use onehop_core::crd::{LoadBalancerSpec, TargetMode};
+use onehop_core::id::{NodeName, ServiceKey};
 use onehop_core::node::Agentless;
 use onehop_core::service::ServiceSpec;
 
@@ -38,6 +40,33 @@ pub(super) fn unserved(index: &Index, service: &ServiceSpec) -> Option<Notice> {
             listed(index, nodes)
         ),
         degrades: false,
+    })
+}
+
+/// Says on which nodes with pods of a Service, whose targets pods are, the agent cannot guard them (ZD-58, ZD-107, AZ-256):
+/// new flows that come in a pod's tail are lost there, as without an agent.
+pub(super) fn unguarded(
+    index: &Index,
+    service: &ServiceKey,
+    spec: &LoadBalancerSpec,
+) -> Option<Notice> {
+    if spec.ports.iter().all(|port| port.mode != TargetMode::Pod) {
+        return None;
+    }
+    let endpoints = index.endpoints(service);
+    let nodes: BTreeSet<&NodeName> = endpoints.iter().filter_map(|(_, e)| e.node()).collect();
+    let mut nodes = nodes
+        .into_iter()
+        .filter(|n| index.agent_cannot_guard(n).is_some())
+        .peekable();
+    let why = index.agent_cannot_guard(nodes.peek()?)?.to_owned();
+    Some(Notice {
+        reason: "TargetsUnguarded",
+        message: format!(
+            "pods that end on {} are not guarded: {why}; give them a preStop sleep that is longer than the load balancer's tail",
+            listed(index, nodes)
+        ),
+        degrades: true,
     })
 }
 

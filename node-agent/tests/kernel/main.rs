@@ -22,6 +22,7 @@ mod packets;
 mod place;
 mod sources;
 mod unheard;
+mod uplinks;
 mod window;
 mod world;
 

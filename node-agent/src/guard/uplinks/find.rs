@@ -27,6 +27,22 @@ const NOT_UPLINKS: [&str; 16] = [
     "nlmon",
 ];
 
+/// Interfaces of network plugins whose programs may carry packets between uplink and pod without netfilter seeing them.
+const PAST_NETFILTER: [(&str, &str); 2] = [
+    ("cilium_host", "Cilium"),
+    ("bpfin.cali", "Calico's eBPF dataplane"),
+];
+
+/// Why nothing could be steered here, where that is so: whoever carries pods' packets past netfilter carries them past the
+/// guard, too (ZD-58, AZ-256). It is said, rather than promised what then does not hold.
+pub(super) fn past_netfilter(seen: &Seen) -> Option<String> {
+    let known = |(interface, _): &&(&str, &str)| seen.links.iter().any(|l| l.name == *interface);
+    let (interface, who) = PAST_NETFILTER.iter().find(known)?;
+    Some(format!(
+        "interface {interface} is there: {who} may carry packets of pods past netfilter, so targets are not guarded"
+    ))
+}
+
 /// Names of the uplinks: those given by hand, else every interface with a default route in some table.
 pub(super) fn uplinks(seen: &Seen, given: &[String]) -> BTreeSet<String> {
     let has_default = |index: u32| {

@@ -51,6 +51,7 @@ impl Keeper {
         if uplinks.is_empty() {
             problems.push("no interface carries a default route: where the load balancer's packets come from is not known".to_owned());
         }
+        problems.extend(find::past_netfilter(&seen));
         for change in plan::changes(&seen, &uplinks) {
             if let Err(error) = self.socket.apply(&change) {
                 problems.push(format!("{change}: {error}"));
