@@ -177,6 +177,9 @@ async fn on_azure(
     stop: CancellationToken,
     phase: watch::Sender<Phase>,
 ) -> anyhow::Result<()> {
+    for note in &azure.notes {
+        tracing::warn!("{note}");
+    }
     let client =
         azure::client::Client::new(azure.access, azure.settings.clone(), app.clock, caller);
     let client = client.context("provider azure")?;

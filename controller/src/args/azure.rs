@@ -142,6 +142,8 @@ pub struct AzureConfig {
     pub access: Access,
     /// Of the provider.
     pub settings: Settings,
+    /// What is worth saying at start although nothing is wrong.
+    pub notes: Vec<String>,
 }
 
 /// What is wrong with these flags or the file.
@@ -197,6 +199,7 @@ impl AzureArgs {
         switch_tail: Duration,
     ) -> Result<AzureConfig, AzureArgsError> {
         supported(&file)?;
+        let notes = notes(&file, self.azure_share_load_balancer);
         let mut missing = Vec::new();
         let place = self.place(&file, &install, &mut missing);
         let credential = self.credential(&file).unwrap_or_else(|what| {
@@ -264,6 +267,7 @@ impl AzureArgs {
                     ..TakeOver::default()
                 },
             },
+            notes,
         })
     }
 
@@ -411,6 +415,20 @@ fn supported(file: &CloudConfig) -> Result<(), AzureArgsError> {
         Some((_, what)) => Err(AzureArgsError::Unsupported(what.to_owned())),
         None => Ok(()),
     }
+}
+
+/// AZ-239: what the cluster's own load balancer has in its pools, unless its owner was told otherwise.
+fn notes(file: &CloudConfig, shares: bool) -> Vec<String> {
+    let said = file
+        .load_balancer_backend_pool_configuration_type
+        .as_deref();
+    let by_address = said.is_some_and(|it| it.eq_ignore_ascii_case("nodeIP"));
+    if !shares || by_address {
+        return Vec::new();
+    }
+    let note = "the cloud config does not say loadBalancerBackendPoolConfigurationType nodeIP, so pools of the cluster's load \
+                balancer may hold network interfaces: rules may be on them, and their members are never written here";
+    vec![note.to_owned()]
 }
 
 fn tags(given: &[String], file: &CloudConfig) -> Result<BTreeMap<String, String>, AzureArgsError> {

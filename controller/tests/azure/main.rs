@@ -9,9 +9,11 @@
 mod alone;
 #[path = "../shared/cluster.rs"]
 mod cluster;
+mod datapath;
 mod economy;
 mod going;
 mod lease;
+mod made;
 mod pods;
 mod scenarios;
 mod stale;

@@ -13,6 +13,7 @@ use e2e_cloud::scale::Scale;
 use e2e_cloud::{Cloud, Driver};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use onehop_controller::app::{App, Phase};
@@ -429,6 +430,13 @@ impl World {
     /// Reasons and messages of the events about a Service.
     pub(crate) async fn told(&self, name: &str) -> Vec<(String, String)> {
         cluster::told(&self.client, name).await
+    }
+
+    /// How its load balancer stands, as the Service says.
+    pub(crate) async fn condition(&self, name: &str) -> Option<Condition> {
+        let service = self.api::<Service>().get(name).await.unwrap();
+        let mut conditions = service.status?.conditions?.into_iter();
+        conditions.find(|it| it.type_ == "onehop.dev/LoadBalancerReady")
     }
 
     /// The public load balancer.

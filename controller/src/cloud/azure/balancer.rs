@@ -249,9 +249,16 @@ pub fn conflict(document: &Value, part: &Part) -> Option<Refusal> {
         let others = [RULES, "inboundNatRules"]
             .into_iter()
             .flat_map(|list| children(document, list));
+        // A rule for all ports leaves nothing of its frontend to others (AZ-436).
+        let same = |there: &&Value| {
+            let (Some(a), Some(b)) = (key(there), key(&wish.wish)) else {
+                return false;
+            };
+            a == b || (a.0 == b.0 && (a.2 == "all" || b.2 == "all"))
+        };
         let clash = others
             .filter(|there| !names::is_of(name(there), &part.base))
-            .find(|there| key(there).is_some() && key(there) == key(&wish.wish));
+            .find(same);
         if let Some(there) = clash {
             let message = format!(
                 "rule {} has the same address, port and protocol as rule {} of somebody else",

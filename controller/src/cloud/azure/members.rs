@@ -14,12 +14,12 @@ use super::model::Observed;
 use super::names;
 use super::part::Pool;
 use super::settings::{Kind, Settings};
-use super::takeover::is_of_interfaces;
-use crate::plan::Intent;
+use super::takeover::interfaces;
 use crate::plan::membership::{
     self, Action, CloudState, Decision, Kind as PolicyKind, Member, Policy, Readiness, State,
     TargetKey,
 };
+use crate::plan::{Intent, Notice};
 
 /// Share of a pool that may leave for no known reason without a second look (K-33).
 const MASS_PERCENT: u8 = 50;
@@ -49,6 +49,8 @@ pub struct Filled<'a> {
     probed: bool,
     /// Whether its members are its other writer's: at network interfaces, or by the configuration (AZ-012, AZ-236).
     of_others: bool,
+    /// How many network interfaces are in it.
+    interfaces: usize,
 }
 
 impl<'a> Filled<'a> {
@@ -100,7 +102,7 @@ impl<'a> Filled<'a> {
             states.insert(key, state);
             times.insert(key, since);
         }
-        let by_interfaces = document.is_some_and(is_of_interfaces);
+        let interfaces = document.map_or(0, interfaces);
         let shared = !names::is_of(&pool.name, &names::base(&intent.spec.service_uid));
         let others = shared && settings.others_pools.contains(&kind);
         Self {
@@ -111,8 +113,25 @@ impl<'a> Filled<'a> {
             seen: states,
             since: times,
             probed,
-            of_others: by_interfaces || others,
+            of_others: interfaces > 0 || others,
+            interfaces,
         }
+    }
+
+    /// AZ-239: that nobody here follows the nodes of a pool of network interfaces.
+    pub fn left_to_others(&self) -> Option<Notice> {
+        (self.interfaces > 0).then(|| Notice {
+            reason: "PoolOfNetworkInterfaces",
+            message: format!(
+                "pool {} of load balancer {} holds {} network interfaces: its members are left to whoever puts them there, and \
+                 nodes that come and go change nothing here; to have them followed, move it to addresses \
+                 (loadBalancerBackendPoolConfigurationType nodeIP of cloud-provider-azure)",
+                self.pool.name,
+                self.settings.place.balancer(self.kind),
+                self.interfaces
+            ),
+            degrades: false,
+        })
     }
 
     /// The membership policy's answer.

@@ -98,6 +98,7 @@ fn fill(
     let mut counts = BTreeMap::new();
     for pool in &part.pools {
         let filled = Filled::read(settings, intent, (pool, part.kind), seen, now);
+        outcome.notices.extend(filled.left_to_others());
         let decision = filled.decide(now);
         outcome.mass_removal = outcome.mass_removal.or(decision.mass_removal);
         let held = decision.with(Action::Hold).count();

@@ -12,13 +12,16 @@ use onehop_core::id::{IpFamily, Protocol};
 use serde_json::{Value, json};
 
 use super::annotations::Wishes;
-use super::document::{FRONTENDS, POOLS, PROBES};
+use super::document::{FRONTENDS, POOLS, PROBES, lay_over};
 use super::names::{self, Half};
 use super::resolve::Flavour;
 use super::settings::{Kind, Settings};
 
 /// Minutes after which Azure forgets an idle flow, where nothing says.
 const IDLE_MINUTES: u32 = 4;
+
+/// Protocol of a rule for every port (AZ-134).
+const ALL: &str = "All";
 
 /// A Service's part of a load balancer.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +58,8 @@ pub struct FormerFrontend {
 impl FormerFrontend {
     fn serves(&self, port: &LoadBalancerPort) -> bool {
         let protocol = wire_protocol(port.protocol).to_ascii_lowercase();
-        self.ports.contains(&(protocol, port.port.into()))
+        let all = (ALL.to_ascii_lowercase(), 0);
+        self.ports.contains(&(protocol, port.port.into())) || self.ports.contains(&all)
     }
 }
 
@@ -170,7 +174,13 @@ impl Part {
                 half,
                 frontend: name,
             };
-            for port in &spec.ports {
+            // One rule stands for all of them (AZ-134).
+            let ruled = if makings.wishes.all_ports {
+                spec.ports.get(..1).unwrap_or_default()
+            } else {
+                &spec.ports
+            };
+            for port in ruled {
                 side.port(&mut part, port);
             }
             for former in makings.former.iter().filter(|it| it.family == *family) {
@@ -309,8 +319,12 @@ impl Side<'_> {
 
     /// The rules of a frontend with a former address. With floating IP off they cannot be on the pool of the others (AZ-262).
     fn former(&self, part: &mut Part, former: &FormerFrontend) {
-        let served = self.makings.spec.ports.iter();
-        for port in served.filter(|port| former.serves(port)) {
+        let mut served: Vec<_> = self.makings.spec.ports.iter().collect();
+        served.retain(|port| former.serves(port));
+        if self.makings.wishes.all_ports {
+            served.truncate(1);
+        }
+        for port in served {
             let Some(backend_port) = backend_port(port) else {
                 continue;
             };
@@ -438,6 +452,12 @@ impl Side<'_> {
             }
             None => json!({"idleTimeoutInMinutes": IDLE_MINUTES}),
         };
+        if wishes.all_ports {
+            let all = json!({
+                "protocol": ALL, "frontendPort": 0, "backendPort": 0, "enableTcpReset": !wishes.no_reset,
+            });
+            lay_over(&mut wish, &all);
+        }
         child(name, wish, at_birth)
     }
 }

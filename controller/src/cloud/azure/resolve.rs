@@ -17,6 +17,9 @@ use super::names;
 use super::settings::Settings;
 use crate::plan::{Notice, Refusal, Resolution};
 
+/// Why other modes than vip have none.
+const ALL_PORTS: &str = "a rule for all ports keeps the address and port that clients ask for";
+
 /// Whose names, defaults and checks a Service gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Flavour {
@@ -113,6 +116,7 @@ pub fn resolve(
             )),
         }
     }
+    refusals.extend(all_ports(service, &wishes, &ports));
     if !refusals.is_empty() {
         return Resolution {
             spec: last_good.cloned(),
@@ -192,6 +196,31 @@ fn security_group(settings: &Settings, wishes: &Wishes) -> Option<Refusal> {
     Some(refusal("SecurityGroupLocked", message))
 }
 
+/// AZ-134: a rule for all ports leaves them as they are, which a live Service in another mode would not survive (K-50).
+fn all_ports(
+    service: &ServiceSpec,
+    wishes: &Wishes,
+    ports: &[LoadBalancerPort],
+) -> Option<Refusal> {
+    let peer = Flavour::of(service.class.as_deref()) == Flavour::Peer;
+    let fits = |port: &&LoadBalancerPort| match port.mode {
+        TargetMode::Vip => true,
+        // As upstream does where there is no floating IP.
+        TargetMode::Node => peer,
+        TargetMode::Pod | TargetMode::Unknown => false,
+    };
+    let other = ports.iter().find(|port| wishes.all_ports && !fits(port))?;
+    let message = format!(
+        "{}{}: {ALL_PORTS}, and port {} is in mode {}: set {} to vip",
+        keys::PREFIX,
+        keys::HA_PORTS,
+        other.key(),
+        other.mode,
+        keys::TARGET
+    );
+    Some(refusal("HighAvailabilityPortsUnsupported", message))
+}
+
 pub(super) fn notice(reason: &'static str, message: String) -> Notice {
     Notice {
         reason,
@@ -220,10 +249,16 @@ impl One<'_> {
         live: Option<&LoadBalancerPort>,
         notices: &mut Vec<Notice>,
     ) -> Result<(LoadBalancerPort, Option<bool>), Refusal> {
-        if port.key.protocol == Protocol::Sctp {
-            let message = "Azure's load balancer has no SCTP rules for public frontends, and this version makes none for \
-                           private ones";
-            return Err(refusal("ProtocolUnsupported", message.to_owned()));
+        if port.key.protocol == Protocol::Sctp && !self.wishes.all_ports {
+            // AZ-133: what a rule of one SCTP port carries is not known.
+            let message = format!(
+                "Azure's load balancer takes SCTP in a rule for all ports of a private frontend only: set {0}{1} and {0}{2} to \
+                 \"true\"",
+                keys::PREFIX,
+                keys::INTERNAL,
+                keys::HA_PORTS
+            );
+            return Err(refusal("ProtocolUnsupported", message));
         }
         let (mode, stand_in) = self.mode(port, live.map(|p| p.mode), notices)?;
         let health = health::check(
@@ -309,6 +344,10 @@ impl One<'_> {
 
     /// Whoever proxies the Service forwards node ports too (K-52).
     fn no_node(&self, port: &ServicePort) -> Option<Obstacle> {
+        let own = Flavour::of(self.service.class.as_deref()) == Flavour::Own;
+        if self.wishes.all_ports && own {
+            return Some(Obstacle::Other(ALL_PORTS.to_owned()));
+        }
         port.node_port
             .is_none()
             .then_some(Obstacle::NoNodePort)
@@ -332,6 +371,9 @@ impl One<'_> {
                 "no {family} range of --azure-pod-prefixes says that pods have addresses of the virtual network"
             );
             return Some(Obstacle::PodsUnreachable(why));
+        }
+        if self.wishes.all_ports {
+            return Some(Obstacle::Other(ALL_PORTS.to_owned()));
         }
         match &port.target {
             TargetPort::Number(_) => None,

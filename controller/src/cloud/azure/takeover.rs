@@ -141,7 +141,7 @@ fn compare(of: Situation<'_>) -> (Vec<String>, Vec<String>) {
         .iter()
         .filter_map(|pool| child(balancer, POOLS, &pool.name));
     // AZ-239.
-    if pools.into_iter().any(is_of_interfaces) {
+    if pools.into_iter().any(|pool| interfaces(pool) > 0) {
         blocked.push(format!(
             "its pool holds network interfaces, which are not written here: move it to addresses \
              (loadBalancerBackendPoolConfigurationType nodeIP of {NAME}) first"
@@ -160,12 +160,12 @@ fn compare(of: Situation<'_>) -> (Vec<String>, Vec<String>) {
     (told.collect(), blocked)
 }
 
-/// Whether a pool is one of network interfaces: its members are written at those (AZ-012).
-pub(super) fn is_of_interfaces(pool: &serde_json::Value) -> bool {
+/// How many network interfaces are in a pool: their membership is written at those (AZ-012).
+pub(super) fn interfaces(pool: &serde_json::Value) -> usize {
     let interfaces = at(pool, &["properties", "backendIPConfigurations"]);
     interfaces
         .and_then(serde_json::Value::as_array)
-        .is_some_and(|list| !list.is_empty())
+        .map_or(0, Vec::len)
 }
 
 /// From us back to the peer: all that is there is named as it names it.

@@ -383,6 +383,26 @@ fn check_rules(id: &str, document: &Value) -> Result<(), Refusal> {
         else {
             return wrong("a port out of range");
         };
+        // AZ-440.
+        if protocol == "All" && (front, back) != (0, 0) {
+            return wrong("all protocols go with all ports");
+        }
+        let of = child(document, "frontendIPConfigurations", &frontend);
+        if protocol == "All" && !of.is_some_and(|it| it["properties"]["publicIPAddress"].is_null())
+        {
+            return wrong("all ports are for private frontends");
+        }
+        // AZ-436.
+        let alone = |(of, _, protocol): &(String, u64, String)| {
+            *of == frontend && (protocol == "All" || p["protocol"] == "All")
+        };
+        if let Some((_, other)) = fronts.iter().find(|(key, _)| alone(key)) {
+            let message = format!("{other} and {name}");
+            return Err(Refusal::bad(
+                "RulesUseSameFrontendPortProtocolAndIPConfig",
+                message,
+            ));
+        }
         if p["idleTimeoutInMinutes"]
             .as_u64()
             .is_some_and(|minutes| !(4..=100).contains(&minutes))

@@ -275,6 +275,10 @@ fn of_rule(from: &Subscription, balancer: &Value, rule: &Value) -> Option<Wanted
     let frontend = named("frontendIPConfiguration", "frontendIPConfigurations")?;
     let pool = named("backendAddressPool", "backendAddressPools")?;
     let floating = p["enableFloatingIP"].as_bool().unwrap_or_default();
+    if p["protocol"] == "All" {
+        // The engine listens on single ports: of these rules there are documents and no packets.
+        return None;
+    }
     let protocol = if p["protocol"] == "Udp" {
         Protocol::Udp
     } else {

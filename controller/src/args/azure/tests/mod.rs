@@ -178,6 +178,37 @@ fn az351_az455_what_is_not_served_is_said_at_start() {
 }
 
 #[test]
+fn az239_az012_pools_of_interfaces_are_told_at_start_where_the_clusters_load_balancer_is_shared() {
+    let notes = |kind: Option<&str>, share| {
+        let key =
+            kind.map(|kind| format!(r#""loadBalancerBackendPoolConfigurationType": "{kind}","#));
+        let file = FILE.replacen('{', &format!("{{{}", key.unwrap_or_default()), 1);
+        let args = AzureArgs {
+            azure_share_load_balancer: share,
+            ..AzureArgs::default()
+        };
+        resolve(args, &file).unwrap().notes
+    };
+    for (kind, share, told) in [
+        (None, true, true),
+        (Some("nodeIPConfiguration"), true, true),
+        (Some("NodeIP"), true, false),
+        (Some("nodeIPConfiguration"), false, false),
+    ] {
+        let notes = notes(kind, share);
+        assert_eq!(
+            notes.len(),
+            usize::from(told),
+            "AZ-239: {kind:?}: {notes:?}"
+        );
+        assert!(
+            notes.iter().all(|it| it.contains("never written")),
+            "{notes:?}"
+        );
+    }
+}
+
+#[test]
 fn az015_az016_az454_values_alone_are_enough_and_give_the_layout_of_a_managed_cluster() {
     let said = |text: &str| Some(text.to_owned());
     let args = AzureArgs {

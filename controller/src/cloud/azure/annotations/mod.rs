@@ -52,6 +52,8 @@ pub struct Wishes {
     pub access: Access,
     /// Nodes are sent to by their own address and node port (AZ-055).
     pub no_floating: bool,
+    /// One rule for every port and protocol of a private frontend (AZ-056).
+    pub all_ports: bool,
     /// Minutes after which an idle flow is forgotten.
     pub idle_minutes: Option<u32>,
     /// No reset at its end.
@@ -283,6 +285,7 @@ fn read(values: &BTreeMap<String, String>) -> (Wishes, Vec<Problem>, BTreeSet<St
         resource_group: reader.word(keys::RESOURCE_GROUP),
         additional: reader.addresses(keys::ADDITIONAL_IPS),
         no_floating: reader.flag(keys::NO_FLOATING),
+        all_ports: reader.flag(keys::HA_PORTS),
         idle_minutes: reader.number(keys::IDLE, 4, 100, "minutes"),
         no_reset: reader.flag(keys::NO_RESET),
         probe: reader.probe(|key| match key {
@@ -309,6 +312,7 @@ fn read(values: &BTreeMap<String, String>) -> (Wishes, Vec<Problem>, BTreeSet<St
         };
         wishes.ports.insert(number, wish);
     }
+    all_ports(&mut reader, &mut wishes);
     together(&mut reader, &wishes);
     not_here(&mut reader);
     wishes.hints = reader.hints;
@@ -391,6 +395,26 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
+/// AZ-056, AZ-055: private frontends only, and with floating IP.
+fn all_ports(reader: &mut Reader<'_>, wishes: &mut Wishes) {
+    if !wishes.all_ports {
+        return;
+    }
+    if !wishes.internal {
+        wishes.all_ports = false;
+        let why = "Azure has rules for all ports on private frontends only";
+        reader
+            .hints
+            .push(Hint::Ignored(reader::full(keys::HA_PORTS), why));
+    } else if wishes.no_floating {
+        wishes.no_floating = false;
+        let why = "a rule for all ports changes none, so there is no node port in it";
+        reader
+            .hints
+            .push(Hint::Ignored(reader::full(keys::NO_FLOATING), why));
+    }
+}
+
 /// What does not go together.
 fn together(reader: &mut Reader<'_>, wishes: &Wishes) {
     let spec = reader.word(keys::SPEC_RANGES).is_some();
@@ -433,22 +457,15 @@ fn not_here(reader: &mut Reader<'_>) {
             reader.hints.push(Hint::Ignored(reader::full(key), why));
         }
     }
-    let refused = [
-        (
-            keys::PLS_CREATE,
+    if reader.flag(keys::PLS_CREATE) {
+        let allowed = "false: Azure has no Private Link Service on a load balancer with pools of addresses, which ours are \
+                       (AZ-321)";
+        reader.problem(
             "PrivateLinkServiceUnsupported",
-            "false: Azure has no Private Link Service on a load balancer with pools of addresses, which ours are (AZ-321)",
-        ),
-        (
-            keys::HA_PORTS,
-            "HighAvailabilityPortsUnsupported",
-            "false: rules for all ports are not made by this version",
-        ),
-    ];
-    for (key, reason, allowed) in refused {
-        if reader.flag(key) {
-            reader.problem(reason, key, "true", allowed);
-        }
+            keys::PLS_CREATE,
+            "true",
+            allowed,
+        );
     }
     if let Some(value) = reader.word(keys::CONFIGURATIONS) {
         let allowed = "absent: this install defines no load balancer configurations";

@@ -288,15 +288,43 @@ fn az036_az068_dead_keys_are_accepted_and_the_basic_mode_is_told() {
 }
 
 #[test]
-fn zi44_az056_az067_az070_az321_what_is_not_carried_out_is_refused_with_a_reason_of_its_own() {
-    for (key, value) in [
-        (keys::PLS_CREATE, "true"),
-        (keys::HA_PORTS, "True"),
-        (keys::CONFIGURATIONS, "lb-2"),
-    ] {
-        let (_, problems) = parse(&service(&[(key, value)]));
-        assert_eq!(problems.len(), 1, "{key}");
-        assert_ne!(problems[0].reason, INVALID);
+fn zi44_za24_za50_za51_za74_za75_az067_az070_az321_what_is_not_carried_out_is_refused_with_a_reason()
+ {
+    let more = keys::PLS_MORE.map(|key| (key, "x"));
+    let all: Vec<_> = [(keys::PLS_CREATE, "True")]
+        .into_iter()
+        .chain(more)
+        .collect();
+    let link = "PrivateLinkServiceUnsupported";
+    let rows = [
+        // ZI-44: our pools are of addresses.
+        (&[(keys::PLS_CREATE, "true")][..], link, 0),
+        // ZA-24: with it goes what PROXY headers would need of the probe.
+        (
+            &[
+                (keys::PLS_CREATE, "true"),
+                ("azure-pls-proxy-protocol", "true"),
+            ][..],
+            link,
+            1,
+        ),
+        // ZA-75: all keys at once, each told.
+        (&all[..], link, 9),
+        // ZA-50, ZA-74: a choice among several load balancers; ZA-51: and pools of Services with policy Local there.
+        (
+            &[(keys::CONFIGURATIONS, "lb-2,lb-3")][..],
+            "NoLoadBalancerEligible",
+            0,
+        ),
+    ];
+    for (annotations, reason, hints) in rows {
+        let (wishes, problems) = parse(&service(annotations));
+        let [problem] = &problems[..] else {
+            panic!("{annotations:?}: {problems:?}");
+        };
+        assert_eq!(problem.reason, reason, "{annotations:?}");
+        assert!(problem.key.ends_with(annotations[0].0), "{problem}");
+        assert_eq!(wishes.hints.len(), hints, "{annotations:?}");
     }
     assert_eq!(good(&[(keys::PLS_CREATE, "false")]).hints, []);
 }

@@ -2,6 +2,8 @@ use onehop_core::id::PortKey;
 use onehop_core::service::{PROXY_NAME_LABEL, ServicePort};
 use serde_json::json;
 
+mod all_ports;
+
 use super::super::testkit::*;
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cloud::azure::balancer::{is_there, may_go};
-use crate::cloud::azure::document::{PROBES, RULES, tag};
+use crate::cloud::azure::document::{PROBES, RULES, children_mut, tag};
 use crate::cloud::azure::names;
 use crate::cloud::azure::public_ip::keeper;
 use crate::cloud::azure::resolve::{Flavour, resolve};
@@ -87,6 +87,33 @@ fn az236_az012_pools_that_others_fill_get_no_member_of_ours() {
         ..settings()
     };
     assert_eq!(members_with(&others, &[]), [""; 0], "AZ-236");
+}
+
+#[test]
+fn az239_az012_a_pool_of_network_interfaces_is_left_alone_and_that_is_told() {
+    let mut cloud = Cloud::default();
+    let two = intent(&own(&[80]), &[], &[(1, READY), (2, READY)]);
+    cloud.settle(Some(&two), NOW);
+    let balancer = cloud.documents.balancers.get_mut(&Kind::External).unwrap();
+    let pool = &mut children_mut(balancer, POOLS)[0]["properties"];
+    pool["backendIPConfigurations"] = json!([{"id": "/nic/1"}, {"id": "/nic/2"}]);
+    // As Azure shows them: without an address.
+    pool["loadBalancerBackendAddresses"] = json!([{"name": "nic-1"}, {"name": "nic-2"}]);
+    let before = pool.clone();
+    let three = intent(&own(&[80]), &[], &[(1, READY), (2, READY), (3, READY)]);
+    assert_eq!(cloud.settle(Some(&three), NOW), [""; 0], "AZ-012");
+    let balancer = &cloud.documents.balancers[&Kind::External];
+    assert_eq!(children(balancer, POOLS)[0]["properties"], before, "AZ-012");
+    let outcome = outcome::outcome(&settings(), &three, &cloud.seen(NOW), NOW);
+    let told = outcome
+        .notices
+        .iter()
+        .find(|it| it.reason == "PoolOfNetworkInterfaces");
+    let message = &told.expect("AZ-239").message;
+    assert!(
+        message.contains("2 network interfaces") && message.contains("nodeIP"),
+        "{message}"
+    );
 }
 
 #[test]
