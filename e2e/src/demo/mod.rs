@@ -28,7 +28,8 @@ const DEPLOYMENT: &str = "web";
 #[derive(Debug, Parser)]
 #[command(name = "./e2e/run demo")]
 pub struct Args {
-    /// Whose APIs the cloud speaks: its own, or those of AWS (EC2 and ELB, Network Load Balancers).
+    /// Whose APIs the cloud speaks: its own, those of AWS (EC2 and ELB, Network Load Balancers), or Azure's (Resource Manager,
+    /// Standard Load Balancers).
     #[arg(long, value_enum, default_value_t)]
     provider: CloudKind,
     /// Only this target mode; without it, node and pod (on Azure vip, node and pod), one after the other.

@@ -49,8 +49,8 @@ pub struct Filled<'a> {
     probed: bool,
     /// Whether its members are its other writer's: at network interfaces, or by the configuration (AZ-012, AZ-236).
     of_others: bool,
-    /// How many network interfaces are in it.
-    interfaces: usize,
+    /// How many network interfaces are in it, of which nothing else is known here.
+    pub interfaces: usize,
 }
 
 impl<'a> Filled<'a> {

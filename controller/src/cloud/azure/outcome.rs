@@ -105,8 +105,9 @@ fn fill(
         for port in ports_of(intent, pool) {
             let mut count = PortCount::default();
             count.hold(held);
-            for state in filled.seen.values() {
-                count.add(*state);
+            let interfaces = std::iter::repeat_n(CloudState::Unjudged, filled.interfaces);
+            for state in filled.seen.values().copied().chain(interfaces) {
+                count.add(state);
             }
             counts.insert((port, pool.family), count);
         }

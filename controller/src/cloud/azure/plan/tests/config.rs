@@ -105,6 +105,12 @@ fn az239_az012_a_pool_of_network_interfaces_is_left_alone_and_that_is_told() {
     let balancer = &cloud.documents.balancers[&Kind::External];
     assert_eq!(children(balancer, POOLS)[0]["properties"], before, "AZ-012");
     let outcome = outcome::outcome(&settings(), &three, &cloud.seen(NOW), NOW);
+    let counts = outcome.ports.values().map(|it| (it.registered, it.healthy));
+    assert_eq!(
+        counts.collect::<Vec<_>>(),
+        [(2, 2)],
+        "AZ-012: it has targets"
+    );
     let told = outcome
         .notices
         .iter()
