@@ -598,11 +598,12 @@ impl App {
         }
     }
 
-    /// Lowers the health answer of a Service to what is true now, and notes its health port.
+    /// Lowers the health answer of a Service to what is true now, and notes its health ports.
     fn lower(&mut self, service: &ServiceKey) {
-        let port = self.state.health_port(service);
-        let had_one = self.health_ports.set(service, port);
-        if port.is_some() {
+        let ports = self.state.health_ports(service);
+        let answers = !ports.is_empty();
+        let had_one = self.health_ports.set(service, ports);
+        if answers {
             let ready = self.state.local_ready(service);
             self.out.board.lower(service, &ready);
             if !self.state.holds(service) {

@@ -11,7 +11,8 @@ use onehop_core::id::ServiceKey;
 use onehop_core::service::ServiceSpec;
 
 use crate::claims::{Claimant, Claims, Front};
-use crate::compile::{self, Compiled, Surroundings, fronts};
+use crate::compile::fronts::{self, Beyond};
+use crate::compile::{self, Compiled, Surroundings};
 use crate::guard;
 use crate::ledger::Ledger;
 use crate::metrics::FrontendCounts;
@@ -290,7 +291,7 @@ impl Planner {
     fn claim(&mut self, key: &ServiceKey, state: &State) -> (BTreeSet<ServiceKey>, bool) {
         let service = state.service(key);
         let fronts = service
-            .map(|service| all_fronts(service, &state.vips(service)))
+            .map(|service| all_fronts(service, &state.beyond(service)))
             .unwrap_or_default();
         let shrinks = self.claims.shrinks(key, &fronts);
         let touched = match service {
@@ -385,7 +386,7 @@ impl Planner {
             self.claims.winner(front) == Some(&service.key) && !self.refused.contains(front)
         };
         let around = Surroundings {
-            vips: &state.vips(service),
+            beyond: &state.beyond(service),
             choices: state.choices(),
             here: state.here(),
             node_addresses: state.node().map_or(&[], |node| &node.addresses),
@@ -519,10 +520,10 @@ fn claimant(service: &ServiceSpec) -> Claimant {
     }
 }
 
-fn all_fronts(service: &ServiceSpec, vips: &BTreeSet<IpAddr>) -> BTreeSet<Front> {
+fn all_fronts(service: &ServiceSpec, beyond: &Beyond) -> BTreeSet<Front> {
     let ports = service.ports.iter();
     ports
-        .flat_map(|port| fronts::of_port(service, port, vips).into_keys())
+        .flat_map(|port| fronts::of_port(service, port, beyond).into_keys())
         .collect()
 }
 

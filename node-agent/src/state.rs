@@ -359,7 +359,7 @@ impl State {
     }
 
     /// Health check node port of a Service that has one (S-100).
-    pub fn health_port(&self, key: &ServiceKey) -> Option<u16> {
+    fn health_port(&self, key: &ServiceKey) -> Option<u16> {
         // The port is for kube-proxy to open, which tries again only when it syncs.
         self.service(key)
             .filter(|_| self.handovers.get(key).is_none())
@@ -421,6 +421,8 @@ impl State {
             } else if let Some(old) = old.filter(|_| beside && !self.given_up.contains(&key)) {
                 self.handovers.left(old);
             }
+            let new = self.services.get(&key);
+            touched.extend(new.into_iter().flat_map(|new| self.windows.who_had(new)));
             touched.insert(key);
         }
         touched

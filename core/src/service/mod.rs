@@ -267,6 +267,13 @@ impl ServiceSpec {
         self.proxy_name() == Some(AGENT_PROXY_NAME)
     }
 
+    /// Whether it was given this port of every node, for clients or for health checks.
+    pub fn has_node_port(&self, port: u16, protocol: Protocol) -> bool {
+        let of_clients = |p: &ServicePort| p.node_port == Some(port) && p.key.protocol == protocol;
+        let of_health = self.health_check_node_port == Some(port) && protocol == Protocol::Tcp;
+        of_health || self.ports.iter().any(of_clients)
+    }
+
     /// Whether any service proxy has something to do for it (S-01).
     pub fn is_proxied(&self) -> bool {
         self.kind != ServiceKind::ExternalName && !self.headless && !self.cluster_ips.is_empty()

@@ -21,7 +21,7 @@ impl App {
         for answer in &file.ports {
             let service = answer.service();
             let ready: LocalReady = answer.ready.iter().copied().collect();
-            self.health_ports.set(&service, Some(answer.port));
+            self.health_ports.add(&service, answer.port);
             self.out.board.raise(&service, &ready, &ready);
             self.out.board.hold(&service, answer.held);
             self.kept.push(service);

@@ -39,7 +39,7 @@ impl App {
 
     pub(super) fn committed(&mut self, flight: Flight, took: Duration) {
         for (service, ready) in &flight.services {
-            if self.state.health_port(service).is_some() {
+            if !self.state.health_ports(service).is_empty() {
                 let now = self.state.local_ready(service);
                 self.out.board.raise(service, ready, &now);
                 // Whoever is sent here then is forwarded (S-107).

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use onehop_core::id::PortKey;
 use onehop_core::service::{ServicePort, ServiceSpec};
 
 use crate::claims::Front;
@@ -19,6 +20,22 @@ pub enum Reach {
     LoadBalancer,
 }
 
+/// What leads to a Service although its spec does not say so: controllers do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Beyond {
+    /// Load balancer addresses (S-22).
+    pub vips: BTreeSet<IpAddr>,
+    /// Node ports that it had, to which a load balancer still sends (ZD-68).
+    pub node_ports: BTreeMap<PortKey, BTreeSet<u16>>,
+}
+
+impl Beyond {
+    /// Whether something leads to this port.
+    pub fn leads_to(&self, port: &PortKey) -> bool {
+        !self.vips.is_empty() || self.node_ports.contains_key(port)
+    }
+}
+
 /// Families in which the Service exists: those of its cluster IPs.
 pub fn families(service: &ServiceSpec) -> Vec<Family> {
     Family::ALL
@@ -33,11 +50,11 @@ pub fn families(service: &ServiceSpec) -> Vec<Family> {
 }
 
 /// All frontends of one port. An address that is named twice counts once: as cluster IP before
-/// load balancer address before external IP. `vips` are the Service's load balancer addresses (S-22).
+/// load balancer address before external IP.
 pub fn of_port(
     service: &ServiceSpec,
     port: &ServicePort,
-    vips: &BTreeSet<IpAddr>,
+    beyond: &Beyond,
 ) -> BTreeMap<Front, Reach> {
     let families = families(service);
     let protocol = port.key.protocol;
@@ -52,7 +69,7 @@ pub fn of_port(
         .cluster_ips
         .iter()
         .map(|ip| (*ip, Reach::Internal))
-        .chain(vips.iter().map(|ip| (*ip, Reach::LoadBalancer)))
+        .chain(beyond.vips.iter().map(|ip| (*ip, Reach::LoadBalancer)))
         .chain(service.external_ips.iter().map(|ip| (*ip, Reach::External)));
     let mut fronts = BTreeMap::new();
     for (addr, reach) in addresses {
@@ -61,8 +78,9 @@ pub fn of_port(
             fronts.entry(vip(addr)).or_insert(reach);
         }
     }
-    if let Some(node_port) = port.node_port {
-        for family in families {
+    let retired = beyond.node_ports.get(&port.key).into_iter().flatten();
+    for node_port in port.node_port.into_iter().chain(retired.copied()) {
+        for family in families.iter().copied() {
             fronts.insert(
                 Front::NodePort(family, protocol, node_port),
                 Reach::External,

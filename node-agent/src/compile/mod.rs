@@ -22,7 +22,7 @@ use onehop_core::time::Time;
 use self::choices::{Choices, LocalEmpty};
 pub use self::filler::slot_key;
 use self::filler::{Filler, Plain};
-use self::fronts::Reach;
+use self::fronts::{Beyond, Reach};
 use crate::claims::Front;
 use crate::table::affinity::{List, Sticky, StickyPort};
 use crate::table::element::{Elements, Family, Key, Protocol, SetId, Verdict};
@@ -35,8 +35,8 @@ pub struct Surroundings<'a> {
     pub node_addresses: &'a [IpAddr],
     /// Addresses on which node ports answer.
     pub nodeport_addresses: &'a [IpAddr],
-    /// Load balancer addresses of the Service (S-22).
-    pub vips: &'a BTreeSet<IpAddr>,
+    /// What leads to the Service although its spec does not say so.
+    pub beyond: &'a Beyond,
     /// What is left to the administrator.
     pub choices: Choices,
     /// Whether a frontend is this Service's (S-33).
@@ -84,7 +84,7 @@ pub fn compile(
         compiled.elements.insert(key, None);
     }
     for port in &service.ports {
-        let fronts = fronts::of_port(service, port, around.vips);
+        let fronts = fronts::of_port(service, port, around.beyond);
         for family in fronts::families(service) {
             let of_family = fronts.iter().filter(|(front, _)| front.family() == family);
             let port = Port::new(service, port, endpoints, family, around);
@@ -129,7 +129,7 @@ impl Port {
         family: Family,
         around: &Surroundings<'_>,
     ) -> Self {
-        let policies = Policies::of(service, port, !around.vips.is_empty());
+        let policies = Policies::of(service, port, around.beyond.leads_to(&port.key));
         let here = around.here;
         let affinity = service.affinity.map(|time| Affinity {
             port: StickyPort::of(&service.key, &port.key),

@@ -48,6 +48,7 @@ pub(super) fn guard(
         // A node that talks to an address bound on itself may do so from that address (S-72).
         allowed.extend(
             around
+                .beyond
                 .vips
                 .iter()
                 .copied()

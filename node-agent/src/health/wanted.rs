@@ -10,20 +10,27 @@ use super::ports::Listen;
 /// Health ports of Services, and the node addresses on which they answer.
 #[derive(Debug, Default)]
 pub struct WantedPorts {
-    ports: BTreeMap<ServiceKey, u16>,
+    ports: BTreeMap<ServiceKey, BTreeSet<u16>>,
     addresses: Vec<IpAddr>,
     changed: bool,
 }
 
 impl WantedPorts {
-    /// A Service has this health port now; `None`: it has none. Returns whether it had one before.
-    pub fn set(&mut self, service: &ServiceKey, port: Option<u16>) -> bool {
-        let old = match port {
-            Some(port) => self.ports.insert(service.clone(), port),
+    /// A Service has these health ports now. Returns whether it had some before.
+    pub fn set(&mut self, service: &ServiceKey, ports: BTreeSet<u16>) -> bool {
+        let new = (!ports.is_empty()).then_some(ports);
+        let old = match &new {
+            Some(ports) => self.ports.insert(service.clone(), ports.clone()),
             None => self.ports.remove(service),
         };
-        self.changed |= old != port;
+        self.changed |= old != new;
         old.is_some()
+    }
+
+    /// It has this one, too.
+    pub fn add(&mut self, service: &ServiceKey, port: u16) {
+        let ports = self.ports.entry(service.clone()).or_default();
+        self.changed |= ports.insert(port);
     }
 
     /// Health ports answer on these addresses now.
@@ -32,9 +39,10 @@ impl WantedPorts {
         self.addresses = addresses;
     }
 
-    /// All Services with their ports.
+    /// All ports with their Services.
     pub fn all(&self) -> impl Iterator<Item = (&ServiceKey, u16)> {
-        self.ports.iter().map(|(service, port)| (service, *port))
+        let all = self.ports.iter();
+        all.flat_map(|(service, ports)| ports.iter().map(move |port| (service, *port)))
     }
 
     /// Where they answer.
@@ -48,10 +56,10 @@ impl WantedPorts {
     }
 
     fn listens(&self) -> impl Iterator<Item = Listen> + '_ {
-        self.ports.iter().flat_map(|(service, port)| {
-            self.addresses.iter().map(|addr| Listen {
+        self.all().flat_map(|(service, port)| {
+            self.addresses.iter().map(move |addr| Listen {
                 service: service.clone(),
-                addr: SocketAddr::new(*addr, *port),
+                addr: SocketAddr::new(*addr, port),
             })
         })
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use onehop_core::crd::{ClusterFacts, LateFlows, LocalPort, NodeInstall, TargetState};
 use onehop_core::id::{InstallId, PortKey, ServiceKey, ServiceUid};
+use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
 /// What was said of one port.
@@ -93,6 +94,8 @@ impl Listed {
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     by_service: BTreeMap<ServiceKey, BTreeMap<Identity, Listed>>,
+    /// Whose each listed port of the node is, or was.
+    by_port: BTreeMap<u16, BTreeSet<ServiceKey>>,
     /// There are some that nothing names any more.
     any_lost: bool,
 }
@@ -135,6 +138,7 @@ impl Entries {
         }
         let mut all = self.by_service.values().flat_map(BTreeMap::values);
         self.any_lost = all.any(|listed| !listed.named);
+        self.sort();
         touched
     }
 
@@ -145,6 +149,28 @@ impl Entries {
     ) -> impl Iterator<Item = (&ServiceUid, &PortKey, &Entry)> {
         let entries = self.by_service.get(service).into_iter().flatten();
         entries.map(|((_, uid, port, ..), listed)| (uid, port, &listed.entry))
+    }
+
+    /// The others for which a port of this node is listed that a Service has now.
+    pub(super) fn who_had(&self, service: &ServiceSpec) -> BTreeSet<ServiceKey> {
+        let ports = service.ports.iter().filter_map(|port| port.node_port);
+        let ports = ports.chain(service.health_check_node_port);
+        let had = ports.filter_map(|port| self.by_port.get(&port)).flatten();
+        had.filter(|key| **key != service.key).cloned().collect()
+    }
+
+    /// Sorts by port anew.
+    fn sort(&mut self) {
+        self.by_port.clear();
+        for (service, entries) in &self.by_service {
+            for listed in entries.values() {
+                let ports = [listed.entry.node_port, listed.entry.health_port];
+                for port in ports.into_iter().flatten() {
+                    let had = self.by_port.entry(port).or_default();
+                    had.insert(service.clone());
+                }
+            }
+        }
     }
 
     /// Forgets entries that nothing names any more, once no window of theirs may be left; their Services.
@@ -164,6 +190,9 @@ impl Entries {
             }
         }
         self.by_service.retain(|_, entries| !entries.is_empty());
+        if !touched.is_empty() {
+            self.sort();
+        }
         touched
     }
 

@@ -17,7 +17,7 @@ use onehop_core::time::Time;
 use self::entries::Entries;
 pub use self::entries::Entry;
 use crate::claims::Front;
-use crate::compile::fronts::{self, Reach};
+use crate::compile::fronts::{self, Beyond, Reach};
 use crate::table::element::{Data, Elements, SetId};
 
 /// A window that is open.
@@ -110,6 +110,11 @@ impl Windows {
         self.entries.of(service).next().is_some()
     }
 
+    /// The Services for which controllers named a port of this node that a Service has now (ZD-68).
+    pub fn who_had(&self, service: &ServiceSpec) -> BTreeSet<ServiceKey> {
+        self.entries.who_had(service)
+    }
+
     /// The listed ports of a Service.
     pub fn entries(&self, service: &ServiceSpec) -> impl Iterator<Item = (&PortKey, &Entry)> {
         let of_key = self.entries.of(&service.key);
@@ -136,7 +141,7 @@ impl Windows {
     pub fn settle(
         &mut self,
         service: &ServiceSpec,
-        vips: &BTreeSet<std::net::IpAddr>,
+        beyond: &Beyond,
         serving: impl Fn(&PortKey, IpFamily) -> Serving,
         now: Time,
     ) {
@@ -150,7 +155,7 @@ impl Windows {
             if listed.is_empty() {
                 continue;
             }
-            let all = fronts::of_port(service, port, vips);
+            let all = fronts::of_port(service, port, beyond);
             for family in fronts::families(service) {
                 let place = (port.key.clone(), family);
                 let mut of_family = all.keys().filter(|front| front.family() == family);

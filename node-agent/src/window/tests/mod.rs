@@ -103,8 +103,12 @@ impl World {
     }
 
     fn look(&mut self) {
+        let beyond = Beyond {
+            vips: [VIP].into(),
+            ..Beyond::default()
+        };
         self.windows
-            .settle(&web(), &[VIP].into(), |_, _| self.serving, self.now);
+            .settle(&web(), &beyond, |_, _| self.serving, self.now);
     }
 
     /// How long the window of the node port is still open after this.
