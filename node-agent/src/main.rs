@@ -88,8 +88,10 @@ fn start(args: &mut Args) -> anyhow::Result<()> {
         }
     }
     let config = args.resolve()?;
-    if args.init_only {
+    if !args.cleanup {
         tune(&config);
+    }
+    if args.init_only {
         return Ok(());
     }
     // On one thread a change goes from its bytes to the writer without waking anybody: that is a good part of what it
@@ -105,6 +107,14 @@ fn start(args: &mut Args) -> anyhow::Result<()> {
 fn tune(config: &Config) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let root = Path::new("/proc/sys");
+    for (flag, set, idle) in config.settings.too_short() {
+        tracing::warn!(
+            flag,
+            ?set,
+            ?idle,
+            "load balancers may keep idle flows for longer than this node tracks them"
+        );
+    }
     for not_set in sysctl::apply(&config.settings, root, cores, onehop_nft::kernel_version()) {
         tracing::warn!(%not_set, "a kernel setting is not as it should be");
     }
@@ -118,8 +128,6 @@ async fn agent(config: Config, cleanup: bool) -> anyhow::Result<()> {
     }
     let uplinks = Keeper::open(config.uplinks.clone()).context("open a route netlink socket")?;
     let kernel = open(&config, clock)?;
-    // Who cannot run here changes nothing here.
-    tune(&config);
     let options = client::Options {
         kubeconfig: config.kubeconfig.clone(),
         ..client::Options::default()

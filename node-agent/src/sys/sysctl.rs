@@ -62,6 +62,26 @@ pub struct NotSet {
     pub error: io::Error,
 }
 
+/// The longest time for which a load balancer keeps an idle flow: a TCP listener's of AWS, and its time for UDP (ZD-87).
+const LONGEST_IDLE_TCP: Duration = Duration::from_mins(100);
+const IDLE_UDP: Duration = Duration::from_mins(2);
+
+impl Settings {
+    /// The time-outs that are shorter than a load balancer's may be: it still sends what the node has forgotten.
+    pub fn too_short(&self) -> Vec<(&'static str, Duration, Duration)> {
+        let all = [
+            (
+                "conntrack-tcp-timeout-established",
+                self.tcp_established,
+                LONGEST_IDLE_TCP,
+            ),
+            ("conntrack-udp-timeout-stream", self.udp_stream, IDLE_UDP),
+        ];
+        let short = |(_, set, least): &(&str, Duration, Duration)| !set.is_zero() && set < least;
+        all.into_iter().filter(short).collect()
+    }
+}
+
 /// Makes the settings below `root`, which is `/proc/sys`. What is as it should be is not written (I4).
 pub fn apply(settings: &Settings, root: &Path, cores: usize, kernel: (u32, u32)) -> Vec<NotSet> {
     let changes = changes(settings, cores, kernel).into_iter();
@@ -205,6 +225,33 @@ mod tests {
         assert_eq!(of("tcp_timeout_close_wait", 2), Some(Change::To(3_600)));
         assert_eq!(of("udp_timeout", 2), None, "S-98: untouched");
         assert_eq!(of("udp_timeout_stream", 2), None, "S-98: untouched");
+    }
+
+    #[test]
+    fn zd87_flows_are_not_forgotten_before_the_load_balancer_does() {
+        assert_eq!(settings().too_short(), [], "ZD-87: the defaults");
+        let established = changes(&settings(), 2, (6, 18));
+        let established = established
+            .into_iter()
+            .find(|(name, _)| name.ends_with("tcp_timeout_established"));
+        let Some((_, Change::To(seconds))) = established else {
+            panic!("ZD-87: it is set");
+        };
+        assert!(seconds >= 6000, "ZD-87: {seconds}");
+        let short = Settings {
+            tcp_established: Duration::from_secs(5999),
+            udp_stream: Duration::from_secs(119),
+            ..settings()
+        };
+        let names = short.too_short().into_iter().map(|(name, ..)| name);
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            [
+                "conntrack-tcp-timeout-established",
+                "conntrack-udp-timeout-stream"
+            ],
+            "ZD-87"
+        );
     }
 
     #[test]
