@@ -112,7 +112,7 @@ async fn fc73_an_address_without_owner_is_silent() {
     assert_eq!(
         fabric.router().owner(gone),
         Some(node.secondary_port()),
-        "FC-75, FC-76 idle"
+        "FC-75, FC-76 idle, ZD-116: what comes for it is still delivered to its node"
     );
     let socket = udp_to(client.netns(), at(gone, 7000));
     socket

@@ -55,7 +55,8 @@ fn s313_c53_k25_rights_of_the_agent() -> Result<()> {
          onehop.dev/nodetargets/status patch
          /events create patch",
     );
-    assert_eq!(rights(role)?, most);
+    // ZD-10, ZD-11: of what controllers write it reads NodeTargets alone, and writes nothing but its status.
+    assert_eq!(rights(role)?, most, "ZD-10, ZD-11");
     // K-25: and of these only the own node's, by a policy that fails closed.
     let policy = rendered.object("ValidatingAdmissionPolicy", "onehop-node-agent")?;
     assert_eq!(policy["spec"]["failurePolicy"], "Fail");

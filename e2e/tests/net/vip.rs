@@ -206,7 +206,7 @@ pub(crate) async fn s22_k27_zd_t41_an_address_is_listed_first_programmed_then_an
     assert_eq!(
         published(&world).await?,
         Vec::<String>::new(),
-        "K-27: one agent has not programmed it"
+        "K-27, ZD-17: one agent has not programmed it"
     );
     world.signal_agent("b", Signal::SIGCONT)?;
     let address = world.lb_address("web").await?;
@@ -214,7 +214,7 @@ pub(crate) async fn s22_k27_zd_t41_an_address_is_listed_first_programmed_then_an
         let rules = world.ruleset(node)?;
         assert!(
             rules.contains(&address.to_string()),
-            "S-22, K-27: programmed on {node}"
+            "S-22, K-27, ZD-17: programmed on {node}"
         );
     }
     onehop_e2e::world::first_answer(&world, (address, 80).into()).await?;
@@ -233,7 +233,7 @@ pub(crate) async fn s22_k27_zd_t41_an_address_is_listed_first_programmed_then_an
                 return Err(format!("{left:?}"));
             }
             let published = published(&world).await.unwrap_or_default();
-            assert!(published.is_empty(), "ZD-T41, K-27: {published:?}");
+            assert!(published.is_empty(), "ZD-T41, K-27, ZD-17: {published:?}");
             Ok(())
         },
     )

@@ -326,7 +326,7 @@ async fn new_flows_go_elsewhere_and_old_ones_stay(family: Family, by_mark: bool)
     scene.world.end().await
 }
 
-/// ZD-50, ZD-85: identity is pod UID and address. Whoever gets the address of a target that is guarded gets its flows,
+/// ZD-50, ZD-85, ZD-T13: identity is pod UID and address. Whoever gets the address of a target that is guarded gets its flows,
 /// and the controller takes the target out first.
 #[tokio::test(flavor = "multi_thread")]
 async fn zd50_zd85_zd_t13_an_address_that_is_another_pods_now_is_guarded_no_more() -> Result<()> {

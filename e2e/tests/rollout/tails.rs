@@ -67,6 +67,7 @@ async fn w1_w2_w3_w20_a_slow_cloud_loses_no_new_connection() -> Result<()> {
     let (report, held) = roll_out(&world, address).await?;
     // ZD-22: old targets whose pods are gone stay until the new ones are healthy, and the guard answers for them.
     assert!(held, "no target was ever held");
+    // I11: pods that exit at once, on a cloud that sends to them for its whole tail: the guard covers what still comes.
     no_new_connection_lost(&report);
     all_released(&world).await?;
     world.end().await

@@ -292,7 +292,11 @@ fn s135_the_skeleton_is_there_before_any_element() {
             "type nat hook output",
             "type nat hook postrouting",
         ] {
-            assert_eq!(text.matches(hook).count(), 2, "{hook} in both families");
+            let there = text.matches(hook).count();
+            assert_eq!(
+                there, 2,
+                "S-135, ZD-44: {hook} in both families, before any flow"
+            );
         }
     });
 }

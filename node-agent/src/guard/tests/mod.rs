@@ -427,7 +427,7 @@ fn s413_only_clients_that_are_let_in_are_steered() {
     assert_eq!(
         ranges,
         ["10.245.0.0/16", "203.0.113.0/24"],
-        "S-413: minus inside"
+        "S-413, ZD-49: minus inside"
     );
     assert!(
         guard
@@ -504,7 +504,11 @@ fn s410_s419_verdicts_of_a_guard_have_its_bound_and_slots_have_none() {
         sets.dedup();
         sets
     };
-    assert_eq!(sets(&alive), [GuardEndpoints, GuardAny], "S-410");
+    assert_eq!(
+        sets(&alive),
+        [GuardEndpoints, GuardAny],
+        "S-410, ZD-59: elements of maps that are there, and no rule"
+    );
     assert_eq!(
         sets(&gone),
         [GuardEndpoints, GuardAny, DeadAny, DeadKeys],

@@ -65,6 +65,9 @@ fn s408_a_packet_in_the_middle_of_a_flow_passes_the_guard_before_anything_is_loo
         let last = first.exprs().last().expect("a verdict");
         assert_eq!(*last, Expr::Verdict(onehop_nft::Verdict::Return), "S-408");
         assert!(!looks(first) && rules[1..].iter().all(looks), "S-408");
+        // FIN, SYN, RST and ACK, of which the first packet of a flow has SYN alone.
+        let later = rule(family).l4proto(6).tcp_flags(0x17, CmpOp::Neq, 0x02);
+        assert_eq!(*first, later.ret(), "ZD-44: nothing else is new");
         let (_, entry) = chain(family, "nat-prerouting");
         let uplinks = rule(family).in_set(&[Field::IifName], SetId::Uplinks.name());
         assert_eq!(entry[0], uplinks.jump("guard"), "S-408: from outside only");
