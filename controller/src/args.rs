@@ -330,6 +330,8 @@ impl Args {
                     wait: Duration::from_mins(5),
                 }),
                 gates: self.extras.gates()?,
+                proxy,
+                tails: self.bounds.tails(),
                 ranges: Ranges {
                     pods: self.pod_cidrs,
                     nodes: self.node_cidrs,

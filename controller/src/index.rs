@@ -16,7 +16,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 use onehop_core::crd::{AddressPool, LoadBalancer, RELEASE_ANNOTATION};
 use onehop_core::endpoint::{Endpoints, Slice};
-use onehop_core::id::{IpFamily, NodeName, PodUid, ServiceKey};
+use onehop_core::id::{IpFamily, NodeName, PodUid, ServiceKey, ServiceUid};
 use onehop_core::node::NodeView;
 use onehop_runtime::watch::{Cache, Change, ObjectKey, Seen};
 
@@ -51,6 +51,8 @@ pub struct Index {
     market_version: u64,
     /// Counts what concerns the presence of agents.
     agents_version: u64,
+    /// Longest tail that agents have seen of each Service, in seconds (ZD-83).
+    tails: HashMap<ServiceUid, u32>,
     /// Counts changes of what agents offer.
     offers_version: u64,
     /// Services that have, or want, a target at an address.

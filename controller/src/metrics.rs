@@ -5,7 +5,10 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+
+use crate::plan::standing::Cause;
 
 /// Handles of all metrics.
 #[derive(Clone, Debug, Default)]
@@ -52,8 +55,54 @@ pub struct Measures {
     pub webhook_handshakes_failed: Counter,
     /// When the webhook's certificate ends, in seconds since 1970; 0 without one (C-77).
     pub webhook_expiry: Gauge,
+    /// Targets of all Services, by state; those that are held are counted as what the load balancer says of them, too (ZD-121).
+    pub targets: Family<TargetsState, Gauge>,
+    /// From the wish to register a target until it is healthy, in seconds (ZD-121).
+    pub to_healthy: Seconds,
+    /// How long targets were held, in seconds (ZD-121).
+    pub held_for: Seconds,
+    /// Holds that have ended, by cause (ZD-121).
+    pub hold_releases: Family<Released, Counter>,
+    /// Targets let go although too few others were healthy: must be 0 (ZD-121).
+    pub floor_violations: Counter,
+    /// From the deregistration of targets until they are said to be released, in seconds (ZD-83).
+    pub tails: Seconds,
     /// 1 on the replica that writes.
     pub leader: Gauge,
+}
+
+/// A histogram of times up to what a hold and a tail may last.
+#[derive(Clone, Debug)]
+pub struct Seconds(Histogram);
+
+impl Seconds {
+    /// Notes a time.
+    pub fn observe(&self, seconds: f64) {
+        self.0.observe(seconds);
+    }
+}
+
+impl Default for Seconds {
+    fn default() -> Self {
+        let bounds = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 120.0];
+        Self(Histogram::new(
+            bounds.into_iter().chain([180.0, 300.0, 600.0, 900.0]),
+        ))
+    }
+}
+
+/// Label of a target's state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TargetsState {
+    /// `healthy`, `initial`, `unhealthy`, `draining` or `held`.
+    pub state: &'static str,
+}
+
+/// Label of the end of a hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Released {
+    /// Why.
+    pub cause: &'static str,
 }
 
 /// Labels of a cloud call.
@@ -175,6 +224,7 @@ impl Measures {
                 "Nodes that could not be told of a target before it was registered",
                 new.untold_nodes.clone(),
             );
+            new.register_targets(r);
             new.register_extras(r);
             r.register(
                 "leader",
@@ -183,6 +233,58 @@ impl Measures {
             );
         });
         new
+    }
+
+    /// Those of targets. A series of every cause and state is there from the start: an alert on one that has never been is
+    /// none.
+    fn register_targets(&self, r: &mut Registry) {
+        for state in ["healthy", "initial", "unhealthy", "draining", "held"] {
+            drop(self.targets.get_or_create(&TargetsState { state }));
+        }
+        for cause in Cause::ALL {
+            drop(self.released(cause));
+        }
+        r.register(
+            "targets",
+            "Targets of all Services, by state; held ones count a second time",
+            self.targets.clone(),
+        );
+        let seconds = [
+            (
+                "target_healthy_after_seconds",
+                "From the wish to register a target until the load balancer says that it is healthy",
+                &self.to_healthy,
+            ),
+            (
+                "target_held_seconds",
+                "How long targets that leave were held",
+                &self.held_for,
+            ),
+            (
+                "target_released_after_seconds",
+                "From the deregistration of targets until they are said to be released",
+                &self.tails,
+            ),
+        ];
+        for (name, help, seconds) in seconds {
+            r.register(name, help, seconds.0.clone());
+        }
+        r.register(
+            "hold_releases",
+            "Holds of targets that have ended, by cause",
+            self.hold_releases.clone(),
+        );
+        r.register(
+            "floor_violations",
+            "Targets let go although too few others were healthy; must be 0",
+            self.floor_violations.clone(),
+        );
+    }
+
+    /// Counts ends of holds with this cause.
+    pub fn released(&self, cause: Cause) -> impl std::ops::Deref<Target = Counter> + '_ {
+        let cause = cause.as_str();
+        self.hold_releases.get_or_create(&Released { cause })
     }
 
     /// Those of readiness gates and of the webhook.
@@ -252,7 +354,18 @@ mod tests {
             .collect();
         assert_eq!(
             names,
-            ["class", "family", "lane", "operation", "percent", "result"].into(),
+            [
+                "cause",
+                "class",
+                "family",
+                "lane",
+                "le",
+                "operation",
+                "percent",
+                "result",
+                "state"
+            ]
+            .into(),
             "C-112: no label that names an object, an address or a request"
         );
     }

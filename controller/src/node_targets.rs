@@ -17,7 +17,7 @@ use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
 use crate::index::Index;
-use crate::plan::{Intent, Listed};
+use crate::plan::{Intent, Listed, Tails};
 use said::{Entry, OfService};
 
 /// How long a released target is still listed (K-21).
@@ -76,9 +76,21 @@ pub struct Register {
     known: BTreeSet<ServiceKey>,
     /// What an earlier process had said, sorted once: of each Service until it is taken over.
     before: Option<BTreeMap<ServiceKey, OfService>>,
+    /// How long targets drain.
+    tails: Tails,
+    /// How long those that were released since this was asked for had drained at least.
+    released_after: Vec<Duration>,
 }
 
 impl Register {
+    /// One that has said nothing.
+    pub fn new(tails: Tails) -> Self {
+        Self {
+            tails,
+            ..Self::default()
+        }
+    }
+
     /// Takes what a pass found of a Service. Returns the nodes whose entry may have changed.
     pub fn set(
         &mut self,
@@ -93,8 +105,12 @@ impl Register {
         self.bounds.insert(service.key.clone(), bounds);
         let old = self.known_of(index, install, &service.key);
         let mut new = OfService::new(index, service, intent, told, &old, now);
-        new.tail = Duration::from_secs(membership.tail_max_seconds.into());
+        let seen = index.longest_tail(&service.key, &service.uid);
+        new.tail = self.tails.of(membership, seen);
         let new = new.after(&old, now);
+        let over = new.released_at(now).saturating_sub(old.released_at(now));
+        self.released_after
+            .extend(std::iter::repeat_n(new.tail, over));
         let first = self.known.insert(service.key.clone());
         let mut news = News::default();
         if first || new != old {
@@ -184,6 +200,9 @@ impl Register {
                 let stays = entry.leave(tail, now);
                 if !stays || entry.state() != before {
                     touched.insert(node.clone());
+                    if stays {
+                        self.released_after.push(tail);
+                    }
                 }
                 stays
             });
@@ -191,6 +210,21 @@ impl Register {
         self.services
             .retain(|_, of| of.all().next().is_some() || !of.vips.is_empty());
         touched
+    }
+
+    /// For each target that was released since the last call: how long it was said to drain (ZD-83).
+    pub fn released_after(&mut self) -> Vec<Duration> {
+        std::mem::take(&mut self.released_after)
+    }
+
+    /// Since when a node has been told that a target is held (ZD-81).
+    pub fn held_since(&self, service: &ServiceKey, target: &Listed) -> Option<Time> {
+        let entries = &self.services.get(service)?.entries;
+        entries.iter().find_map(|(_, key, entry)| {
+            let (state, since) = entry.state();
+            let same = *key == target.key && entry.port() == target.port;
+            (same && state == TargetState::Held).then_some(since)
+        })
     }
 
     /// The entry of a node. `there` is what its object has of this install.

@@ -82,7 +82,10 @@ mod tests {
         assert_eq!(presence.next_change(NOW), Some(NOW + ABSENT_AFTER));
         let almost = NOW + Duration::from_secs(59);
         presence.update(&set(&["a", "b"]), &set(&[]), almost);
-        assert!(!presence.is_absent(&b, almost), "K-24: only after 60 s");
+        assert!(
+            !presence.is_absent(&b, almost),
+            "K-24, ZD-13: only after 60 s"
+        );
         let minute = NOW + Duration::from_mins(1);
         assert!(presence.is_absent(&b, minute), "K-24");
         assert!(!presence.is_absent(&a, minute), "K-24: its own minute");
@@ -92,7 +95,7 @@ mod tests {
         presence.update(&set(&["b"]), &set(&["b"]), minute);
         assert!(
             presence.is_absent(&a, minute),
-            "K-24: at once, with its node"
+            "K-24, ZD-13: at once, with its node"
         );
         assert_eq!(presence.next_change(minute), None);
     }

@@ -24,6 +24,9 @@ pub const SERVICE_CONDITION: &str = "onehop.dev/LoadBalancerReady";
 /// Counts are written at most this often (K-10).
 pub const COUNTS_EVERY: Duration = Duration::from_secs(10);
 
+/// Reason of what is said of late flows that nodes drop (ZD-108).
+pub const LATE_FLOWS_DROPPED: &str = "LateFlowsDropped";
+
 /// Longest message of a condition; the API's limit is 32,768 bytes, and nobody reads that much.
 const MESSAGE_MAX: usize = 4096;
 
@@ -44,6 +47,8 @@ pub struct Facts<'a> {
     pub error: Option<LastError>,
     /// How far a take-over has come, where there is one.
     pub take_over: Option<TakeOver>,
+    /// The longest tail that agents have seen, in seconds.
+    pub tail_seconds: Option<u32>,
 }
 
 /// One condition without its time.
@@ -137,6 +142,11 @@ impl Facts<'_> {
         self.notices.iter().chain(seen)
     }
 
+    /// A limit of what was asked for, which nothing is wrong with (ZD-108).
+    fn limit(&self) -> Option<&Notice> {
+        self.all_notices().find(|n| n.reason == LATE_FLOWS_DROPPED)
+    }
+
     fn degraded(&self) -> Verdict {
         match (&self.error, self.outcome.and_then(|o| o.mass_removal)) {
             (Some(error), _) => Verdict::new(true, "SyncFailed", &error.message),
@@ -147,7 +157,10 @@ impl Facts<'_> {
             ),
             (None, None) => match self.all_notices().find(|notice| notice.degrades) {
                 Some(notice) => Verdict::new(true, notice.reason, &notice.message),
-                None => Verdict::new(false, "AsWanted", ""),
+                None => match self.limit() {
+                    Some(limit) => Verdict::new(false, limit.reason, &limit.message),
+                    None => Verdict::new(false, "AsWanted", ""),
+                },
             },
         }
     }
@@ -169,11 +182,14 @@ impl Facts<'_> {
     /// The condition on the Service: the first thing that stands in the way.
     pub fn service_condition(&self, old: &[Condition], now: Time) -> Condition {
         let accepted = self.accepted();
-        let verdict = if accepted.holds {
+        let mut verdict = if accepted.holds {
             self.programmed()
         } else {
             accepted
         };
+        if let Some(limit) = self.limit().filter(|_| verdict.holds) {
+            verdict.message = bounded(limit.message.clone());
+        }
         verdict.condition(SERVICE_CONDITION, self.service.generation, old, now)
     }
 
@@ -194,6 +210,7 @@ impl Facts<'_> {
             last_error: self.error.clone(),
             conditions: self.conditions(conditions, now),
             summary: onehop_core::crd::Summary::default(),
+            tail_seconds: self.tail_seconds,
         };
         if let Some(spec) = self.spec {
             status.summary = status.summarize(spec);

@@ -88,10 +88,8 @@ fn start(args: &mut Args) -> anyhow::Result<()> {
         }
     }
     let config = args.resolve()?;
-    if !args.cleanup {
-        tune(&config);
-    }
     if args.init_only {
+        tune(&config);
         return Ok(());
     }
     // On one thread a change goes from its bytes to the writer without waking anybody: that is a good part of what it
@@ -128,6 +126,8 @@ async fn agent(config: Config, cleanup: bool) -> anyhow::Result<()> {
     }
     let uplinks = Keeper::open(config.uplinks.clone()).context("open a route netlink socket")?;
     let kernel = open(&config, clock)?;
+    // Who cannot run here changes nothing here.
+    tune(&config);
     let options = client::Options {
         kubeconfig: config.kubeconfig.clone(),
         ..client::Options::default()

@@ -75,7 +75,7 @@ impl Inbox {
             while let Ok(ended) = self.ended.recv() {
                 for (service, took) in look(&mut socket, &ended, clock.now()) {
                     metrics.late().last_flow_after(took);
-                    let seconds = u32::try_from(took.as_secs()).unwrap_or(u32::MAX);
+                    let seconds = whole_seconds(took);
                     let mut longest = lock(&self.longest);
                     let known = longest.entry(service).or_default();
                     *known = seconds.max(*known);
@@ -87,6 +87,12 @@ impl Inbox {
             .spawn(work)?;
         Ok(())
     }
+}
+
+/// Rounded up: a tail that is told is never shorter than it was.
+fn whole_seconds(took: Duration) -> u32 {
+    let seconds = took.as_millis().div_ceil(1000);
+    u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
 fn look(socket: &mut Socket, ended: &[Ended], now: Time) -> Vec<(ServiceRef, Duration)> {
@@ -151,6 +157,12 @@ mod tests {
         assert_eq!(of(ended(2, &[100])), [0], "the last one came before");
         assert_eq!(of(ended(3, &[100])), [0], "none ever came");
         assert_eq!(of(ended(1, &[])), [0; 0], "it was never let go");
+    }
+
+    #[test]
+    fn zd83_a_tail_is_told_in_whole_seconds_and_not_shorter_than_it_was() {
+        let told = [0, 1, 1000, 1001].map(|ms| whole_seconds(Duration::from_millis(ms)));
+        assert_eq!(told, [0, 1, 1, 2], "ZD-83");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum, value_parser};
 use onehop_core::crd::LateFlows;
 
-use crate::plan::Bounds;
+use crate::plan::{Bounds, Tails};
 
 /// Longest hold and tail that make sense, in seconds: agents guard a target for as long as both together.
 const DAY: i64 = 86_400;
@@ -30,6 +30,11 @@ pub(super) struct BoundsArgs {
     /// provider local, 180 for aws, 30 for azure.
     #[arg(long, env = "ONEHOP_TAIL_MAX_SECONDS", value_parser = value_parser!(u32).range(0..=DAY))]
     tail_max_seconds: Option<u32>,
+    /// Lets a target go sooner where agents have seen how long new flows really come after a deregistration: after a
+    /// quarter more than the longest time that they saw, this many seconds at least and the longest time at most.
+    /// Default: always after the longest time.
+    #[arg(long, env = "ONEHOP_TAIL_FLOOR_SECONDS", value_parser = value_parser!(u32).range(0..=DAY))]
+    tail_floor_seconds: Option<u32>,
     /// With externalTrafficPolicy Local, what nodes do with new flows that still come after their last endpoint has left, for
     /// Services that the agent proxies.
     #[arg(long, env = "ONEHOP_LATE_FLOWS", value_enum, default_value = "forward")]
@@ -37,6 +42,13 @@ pub(super) struct BoundsArgs {
 }
 
 impl BoundsArgs {
+    /// How far what was seen may shorten a tail.
+    pub(super) const fn tails(self) -> Tails {
+        Tails {
+            floor_seconds: self.tail_floor_seconds,
+        }
+    }
+
     /// With the tail of the provider's cloud where none is given.
     pub(super) fn resolve(self, tail_max_seconds: u32) -> Bounds {
         Bounds {
@@ -71,6 +83,9 @@ mod tests {
     fn c52_bounds_are_the_providers_unless_they_are_given() {
         let usual = parse(&[]).unwrap();
         assert_eq!(usual.resolve(180), Bounds::with_tail(180), "C-52");
+        assert_eq!(usual.tails(), Tails::default(), "ZD-83");
+        let tails = parse(&["--tail-floor-seconds=60"]).unwrap().tails();
+        assert_eq!(tails.floor_seconds, Some(60), "C-52, ZD-83");
         let given = [
             "--floor-percent=50",
             "--hold-max-seconds=60",
@@ -94,6 +109,7 @@ mod tests {
             ("--floor-percent", "half", "invalid digit"),
             ("--hold-max-seconds", "86401", "0..=86400"),
             ("--tail-max-seconds", "-1", "--tail-max-seconds"),
+            ("--tail-floor-seconds", "86401", "0..=86400"),
             ("--late-flows", "keep", "forward, drop"),
         ] {
             let said = parse(&[&format!("{flag}={value}")]).unwrap_err();

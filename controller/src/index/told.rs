@@ -10,6 +10,9 @@ use onehop_runtime::watch::{Change, ObjectKey, Seen};
 use super::views::{KnownService, KnownTargets};
 use super::{Index, Touched};
 
+/// Tails of Services that are gone which may be remembered beside as many as there are Services.
+const TAILS_SPARE: usize = 64;
+
 impl Index {
     /// A `NodeTargets` object came, changed or went: concerns the Services that wait for their addresses to be
     /// programmed. Nothing else is decided by it.
@@ -38,6 +41,7 @@ impl Index {
     fn waiting(&mut self, changes: Vec<Change<KnownTargets>>) -> Touched {
         let mut waiting = BTreeSet::new();
         for change in changes {
+            waiting.extend(self.longer_tails(&change.key));
             let targets = self.node_targets.get(&change.key);
             if targets.and_then(KnownTargets::offers)
                 != change.old.as_ref().and_then(KnownTargets::offers)
@@ -67,6 +71,35 @@ impl Index {
         Touched::Services(waiting.into_iter().collect())
     }
 
+    /// Notes the tails that a node's agent has seen; the Services that had none as long yet.
+    fn longer_tails(&mut self, object: &ObjectKey) -> Vec<ServiceKey> {
+        if self.tails.len() > 2 * self.services.all().len() + TAILS_SPARE {
+            let there: BTreeSet<ServiceUid> = self.services().map(|s| s.spec.uid.clone()).collect();
+            self.tails.retain(|uid, _| there.contains(uid));
+        }
+        let known = self.node_targets.get(object);
+        let status = known.and_then(|known| known.object.status.as_ref());
+        let mut longer = Vec::new();
+        for tail in status.into_iter().flat_map(|status| &status.tails) {
+            let seen = self.tails.get(&tail.service.uid);
+            if seen.is_none_or(|seen| *seen < tail.seconds) {
+                self.tails.insert(tail.service.uid.clone(), tail.seconds);
+                longer.push(tail.service.key());
+            }
+        }
+        longer
+    }
+
+    /// The longest time in seconds for which new flows came to a target of a Service after its deregistration, as far as
+    /// agents have seen any, since ever (ZD-83).
+    pub fn longest_tail(&self, service: &ServiceKey, uid: &ServiceUid) -> Option<u32> {
+        let object = self
+            .balancer(service)
+            .filter(|o| o.spec.service_uid == *uid);
+        let written = object.and_then(|o| o.status.as_ref()?.tail_seconds);
+        self.tails.get(uid).copied().max(written)
+    }
+
     /// What was said to a node.
     pub fn node_targets(&self, node: &NodeName) -> Option<&NodeTargets> {
         let key = ObjectKey {
@@ -91,6 +124,12 @@ impl Index {
             .first()
             .filter(|_| status.synced && !guards)?;
         Some(why)
+    }
+
+    /// Whether the agent of a node says that the kernel has what the API says of Services (ZD-75).
+    pub fn agent_proxies(&self, node: &NodeName) -> bool {
+        let status = self.node_targets(node).and_then(|o| o.status.as_ref());
+        status.is_some_and(|s| s.synced && s.features.contains(&Feature::ServiceProxy))
     }
 
     /// Whether the agent of a node says that something keeps it from its work.

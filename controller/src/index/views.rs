@@ -97,10 +97,10 @@ pub(super) struct KnownTargets {
 }
 
 impl KnownTargets {
-    /// What the agent says that it can do, and what keeps it from more.
-    pub(super) fn offers(&self) -> Option<(&[Feature], &[String])> {
+    /// Whether the agent is in step, what it says that it can do, and what keeps it from more.
+    pub(super) fn offers(&self) -> Option<(bool, &[Feature], &[String])> {
         let status = self.object.status.as_ref()?;
-        Some((&status.features, &status.problems))
+        Some((status.synced, &status.features, &status.problems))
     }
 
     pub(super) fn after(old: Option<&Self>, mut object: NodeTargets) -> Self {

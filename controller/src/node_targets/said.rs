@@ -48,6 +48,17 @@ impl Entry {
         }
     }
 
+    pub(super) fn port(&self) -> PortKey {
+        let (name, protocol) = match self {
+            Self::Pod(target) => (&target.port_name, target.protocol),
+            Self::Local(port) => (&port.port_name, port.protocol),
+        };
+        PortKey {
+            name: name.clone(),
+            protocol,
+        }
+    }
+
     pub(super) const fn set_state(&mut self, state: TargetState, since: Time) {
         match self {
             Self::Pod(target) => (target.state, target.since) = (state, since),
@@ -90,8 +101,19 @@ fn same((at, key, one): &Said, (other_at, other_key, other): &Said) -> bool {
                     == (other_key, &b.service, &b.port_name, b.protocol, &b.pod_uid)
             }
             (Entry::Local(a), Entry::Local(b)) => {
-                (&a.service, &a.port_name, a.protocol, a.node_port)
-                    == (&b.service, &b.port_name, b.protocol, b.node_port)
+                (
+                    &a.service,
+                    &a.port_name,
+                    a.protocol,
+                    a.node_port,
+                    a.health_check_node_port,
+                ) == (
+                    &b.service,
+                    &b.port_name,
+                    b.protocol,
+                    b.node_port,
+                    b.health_check_node_port,
+                )
             }
             _ => false,
         }
@@ -125,8 +147,8 @@ impl OfService {
             let Some(node) = maker.node_at(one.key.address) else {
                 continue;
             };
-            if service.external_policy == TrafficPolicy::Local {
-                let local = Entry::Local(maker.local(one));
+            let local = Entry::Local(maker.local(one));
+            if service.external_policy == TrafficPolicy::Local || maker.is_retired(&node, one) {
                 new.entries.push((node.clone(), one.key, local));
             }
             if one.mode == TargetMode::Vip {
@@ -213,6 +235,13 @@ impl OfService {
         self
     }
 
+    /// How many targets were released at this moment.
+    pub(super) fn released_at(&self, now: Time) -> usize {
+        let left = self.left.iter().map(|(.., entry)| entry.state());
+        left.filter(|state| *state == (TargetState::Released, now))
+            .count()
+    }
+
     /// Everything that is said of targets.
     pub(super) fn all(&self) -> impl Iterator<Item = &Said> {
         self.entries.iter().chain(&self.left)
@@ -289,11 +318,17 @@ impl Maker<'_> {
             sources: sources.cloned().unwrap_or_default(),
             any_outside: sources.is_none(),
             client_ip,
-            allowed: None,
+            allowed: self.allowed(sources.is_none()),
             state: one.state,
             since: self.now,
         };
         Some((node.clone(), one.key, Entry::Pod(target)))
+    }
+
+    /// The clients that are let in, where packets show who they are; else the load balancer has looked (ZD-49).
+    fn allowed(&self, any_outside: bool) -> Option<Vec<Cidr>> {
+        let ranges = &self.service.source_ranges;
+        (any_outside && !ranges.is_open()).then(|| ranges.allowed.clone())
     }
 
     /// One that was told before, by this process or by an earlier one (ZD-81).
@@ -340,11 +375,40 @@ impl Maker<'_> {
             port_name: one.port.name.clone(),
             protocol: one.port.protocol,
             node_port: (one.mode == TargetMode::Node).then_some(one.key.port),
-            health_check_node_port: self.service.health_check_node_port,
+            health_check_node_port: self.health_port(one),
             state: one.state,
             since: self.now,
             late_flows: self.intent.spec.membership.late_flows,
         }
+    }
+
+    /// Whether the node served something for this target which the Service has no more: a node port, or the port of its
+    /// local endpoints' health (ZD-68). It does so until the target is released.
+    fn is_retired(&self, node: &NodeName, one: &Listed) -> bool {
+        let now = self.service.ports.iter().find(|port| port.key == one.port);
+        let other_port = one.mode == TargetMode::Node
+            && now.and_then(|port| port.node_port) != Some(one.key.port);
+        let asked = one.health_port.filter(|port| {
+            Some(*port) != self.service.health_check_node_port && self.was_told(node, *port)
+        });
+        other_port || asked.is_some()
+    }
+
+    /// Whether a node was told that this is its port for the health of the Service's local endpoints.
+    fn was_told(&self, node: &NodeName, port: u16) -> bool {
+        self.old.all().any(|(at, _, entry)| match entry {
+            Entry::Local(local) => at == node && local.health_check_node_port == Some(port),
+            Entry::Pod(_) => false,
+        })
+    }
+
+    /// The port for the health of local endpoints that a target's group asks: not always the one that the Service has now.
+    fn health_port(&self, one: &Listed) -> Option<u16> {
+        let node = self.node_at(one.key.address);
+        let told = |port: &u16| node.as_ref().is_some_and(|node| self.was_told(node, *port));
+        one.health_port
+            .filter(told)
+            .or(self.service.health_check_node_port)
     }
 
     fn vips(&self) -> Vec<Vip> {

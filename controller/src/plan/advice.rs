@@ -34,6 +34,8 @@ pub struct Advice {
 pub struct Facts<'a> {
     /// What it asks for.
     pub spec: &'a LoadBalancerSpec,
+    /// For how long new flows may come to a pod that was taken out.
+    pub tail: Duration,
     /// Its running pods.
     pub pods: Vec<&'a KnownPod>,
     /// Whether the target guard is on every node of theirs.
@@ -61,7 +63,7 @@ fn shortest_grace(facts: &Facts<'_>) -> Option<Duration> {
 /// Normal where the guard answers for pods that are gone already, Warning where nobody does.
 fn grace(facts: &Facts<'_>) -> Option<Advice> {
     let grace = shortest_grace(facts)?.as_secs();
-    let tail = u64::from(facts.spec.membership.tail_max_seconds);
+    let tail = facts.tail.as_secs();
     if grace >= tail {
         return None;
     }
@@ -217,6 +219,7 @@ mod tests {
     ) -> Vec<(&'static str, Severity)> {
         let facts = Facts {
             spec,
+            tail: Duration::from_secs(spec.membership.tail_max_seconds.into()),
             pods: pods.iter().collect(),
             guarded,
             gates: Vec::new(),
@@ -276,6 +279,7 @@ mod tests {
         let of = |pods: &[KnownPod], gates: &[&str]| {
             let facts = Facts {
                 spec: &spec,
+                tail: Duration::ZERO,
                 pods: pods.iter().collect(),
                 guarded: true,
                 gates: gates.iter().map(|g| (*g).to_owned()).collect(),
@@ -305,6 +309,7 @@ mod tests {
             };
             let facts = Facts {
                 spec: &spec,
+                tail: Duration::ZERO,
                 pods: Vec::new(),
                 guarded: true,
                 gates: Vec::new(),

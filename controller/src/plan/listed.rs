@@ -3,7 +3,7 @@
 use onehop_core::crd::{TargetMode, TargetState};
 use onehop_core::id::PortKey;
 
-use super::membership::{CloudState, TargetKey};
+use super::membership::{CloudState, TargetKey, Verdict};
 
 /// A target of one port's group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,10 @@ pub struct Listed {
     pub key: TargetKey,
     /// How it stands: from the moment its registration is asked for.
     pub state: TargetState,
+    /// The port of its node that its group's check asks, where that is one of the node's own (ZD-68).
+    pub health_port: Option<u16>,
     /// What the cloud said of it at the last look; none: it has none like it in a group that is there to stay.
     pub seen: Option<CloudState>,
+    /// What the policy says of it, where it says something: not of what drains, or is in a group on its way out.
+    pub verdict: Option<Verdict>,
 }

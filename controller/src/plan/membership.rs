@@ -60,6 +60,7 @@ pub fn decide_in_zones(
     group.register_what_serves(now, &mut decision);
     group.keep_one_usable(&mut decision);
     group.mass_removal_check(view, &mut decision);
+    decision.below_floor = group.below_floor(&decision);
     decision
 }
 
@@ -279,6 +280,48 @@ impl<'a> Tally<'a> {
                 reason: Reason::LastServing,
             };
         }
+    }
+
+    /// Counts anew, from what was decided in the end, the targets that leave while fewer than the floor are healthy beside
+    /// them and nothing says that they may: held for too long, nobody to answer for them, an address that is another pod's.
+    fn below_floor(&self, decision: &Decision) -> usize {
+        let stays = |(key, verdict): &(&TargetKey, &Verdict)| {
+            matches!(verdict.action, Action::Keep | Action::Hold)
+                && self.seen.get(key).is_some_and(|s| s.usable())
+                && self.members.get(key).map(|m| m.state) == Some(State::Ready)
+        };
+        let healthy: BTreeSet<&TargetKey> = decision
+            .verdicts
+            .iter()
+            .filter(stays)
+            .map(|v| v.0)
+            .collect();
+        let leaves_too_soon = |key: &TargetKey, reason| {
+            let Some(member) = self.members.get(key) else {
+                return false;
+            };
+            let guarded = member.guard == Guard::Present;
+            let floor = match member.state {
+                _ if reason == Reason::HoldMaximum => return false,
+                State::Reused => return false,
+                State::Gone if !guarded => return false,
+                // Not ready, or soon nobody's: one that is healthy is enough.
+                State::NotReady => 1,
+                State::Terminating { .. } if !guarded => 1,
+                _ => self.count(key).floor,
+            };
+            let zone = self.zones.get(&key.address);
+            let alone = zone.filter(|zone| self.by_zone.contains_key(zone));
+            let beside = |other: &&&TargetKey| {
+                alone.is_none_or(|zone| self.zones.get(&other.address) == Some(zone))
+            };
+            healthy.iter().filter(beside).count() < floor
+        };
+        let leaving = decision.verdicts.iter().filter(|(key, verdict)| {
+            matches!(verdict.action, Action::Drain | Action::Release)
+                && leaves_too_soon(key, verdict.reason)
+        });
+        leaving.count()
     }
 
     /// K-33: more than a share of the group leaving for no reason that we know needs a second look.

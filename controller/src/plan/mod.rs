@@ -14,9 +14,10 @@ pub mod membership;
 mod order;
 pub mod pod_health;
 mod provider;
+pub mod standing;
 mod told;
 
-pub use bounds::Bounds;
+pub use bounds::{Bounds, Tails};
 pub use intent::{Departed, Intent, Machine, Members, PortMembers};
 pub use listed::Listed;
 pub use order::arrange;

@@ -18,7 +18,7 @@ use onehop_core::service::ServiceSpec;
 use onehop_core::time::Time;
 
 use super::custody::{Custody, Release};
-use super::membership::{CloudState, MassRemoval};
+use super::membership::{Action, CloudState, Decision, MassRemoval};
 use super::{Intent, Listed, Machine, Plan, Step};
 use crate::cloud::{AddressBook, CloudError, Holder, Source};
 use crate::lease::Fence;
@@ -168,6 +168,8 @@ pub struct PortCount {
     pub draining: u32,
     /// Unwanted and kept for now.
     pub held: u32,
+    /// To be let go although too few others are healthy: must be none (ZD-121).
+    pub below_floor: u32,
 }
 
 impl PortCount {
@@ -185,10 +187,14 @@ impl PortCount {
         self.registered += 1;
     }
 
-    /// Counts targets that are kept for now.
-    pub fn hold(&mut self, targets: usize) {
-        let targets = u32::try_from(targets).unwrap_or(u32::MAX);
-        self.held = self.held.saturating_add(targets);
+    /// Counts targets that are kept for now, and those that should be.
+    pub fn judge(&mut self, decision: &Decision) {
+        let add = |sum: &mut u32, targets: usize| {
+            let targets = u32::try_from(targets).unwrap_or(u32::MAX);
+            *sum = sum.saturating_add(targets);
+        };
+        add(&mut self.held, decision.with(Action::Hold).count());
+        add(&mut self.below_floor, decision.below_floor);
     }
 
     /// Adds targets of another family.
@@ -199,6 +205,7 @@ impl PortCount {
         self.unhealthy += other.unhealthy;
         self.draining += other.draining;
         self.held += other.held;
+        self.below_floor += other.below_floor;
     }
 }
 

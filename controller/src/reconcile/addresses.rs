@@ -13,6 +13,7 @@ use onehop_runtime::events::Severity;
 
 use super::agentless::{unguarded, unserved};
 use super::cases::Wanted;
+use super::late_flows;
 use super::{Reconciler, lock};
 use crate::cloud::{AddressBook, Holder, Source, Taken};
 use crate::index::{Index, KnownService};
@@ -62,6 +63,10 @@ impl<P: Provider> Reconciler<P> {
         };
         let unserved = unserved(&lock(&self.index), &wanted.service.spec);
         wanted.notices.extend(unserved);
+        let spec = wanted.spec.as_ref();
+        let strict = spec
+            .and_then(|spec| late_flows::dropped(&wanted.service.spec, spec, self.settings.proxy));
+        wanted.notices.extend(strict);
         self.ask_agents(&mut wanted, last_good);
         let Some(spec) = &wanted.spec else {
             return wanted;

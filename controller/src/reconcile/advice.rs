@@ -59,8 +59,10 @@ impl<P: Provider> Reconciler<P> {
             .iter()
             .filter(|p| asks && p.mode == TargetMode::Pod);
         let gates = of_pods.map(|p| gates::name(install, &service.key, p.port, &p.key()));
+        let seen = index.longest_tail(&service.key, &service.uid);
         Facts {
             spec,
+            tail: self.settings.tails.of(&spec.membership, seen),
             pods: pods.filter(|pod| pod.life == PodLife::Running).collect(),
             guarded: nodes.iter().all(guards),
             gates: gates.collect(),

@@ -12,7 +12,9 @@ use onehop_runtime::events::Severity;
 use super::memory::Memory;
 use super::nodes_for_pods::{fit_nodes, local_nodes, nodes_for_pods};
 use super::pod_health::wait_for_agents;
+use super::proxied::wait_for_proxies;
 use super::{Reconciler, lock};
+use crate::cloud::local::resolve::NodeProxy;
 use crate::index::KnownService;
 use crate::plan::{Giver, Intent, Notice, Provider, Refusal};
 use crate::snapshot::{self, Standing};
@@ -191,6 +193,12 @@ impl<P: Provider> Reconciler<P> {
                 view: memory.view,
             };
             wait_for_agents(&index, &mut intent);
+            let by_agent = self.settings.proxy == NodeProxy::Replace || service.names_the_agent();
+            if by_agent && wait_for_proxies(&index, &mut intent) {
+                lock(&self.unproxied).insert(key.clone());
+            } else {
+                lock(&self.unproxied).remove(key);
+            }
             let stands_in = |port: &PortKey| self.provider.only_nodes_with_pods(spec, port);
             nodes_for_pods(&index, &mut intent, stands_in);
             fit_nodes(&mut intent, |machine| self.provider.is_unfit(spec, machine));

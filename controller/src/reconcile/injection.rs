@@ -2,7 +2,6 @@
 //! which was applied just before its pods is enough (AWS-501).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use onehop_core::crd::TargetMode;
 use onehop_core::service::ServiceSpec;
@@ -41,8 +40,9 @@ impl<P: Provider> Reconciler<P> {
             let Some(spec) = self.provider.resolve(service, last_good).spec else {
                 continue;
             };
+            let seen = index.longest_tail(&service.key, &service.uid);
+            let tail = self.settings.tails.of(&spec.membership, seen);
             for port in spec.ports.iter().filter(|p| p.mode == TargetMode::Pod) {
-                let tail = Duration::from_secs(spec.membership.tail_max_seconds.into());
                 let gate = || gates::name(&claim.install, &service.key, port.port, &port.key());
                 match ask {
                     Ask::Gates => drop(gates.insert(gate())),

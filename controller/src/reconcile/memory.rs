@@ -11,6 +11,7 @@ use onehop_runtime::backoff::Backoff;
 
 use crate::events::Said;
 use crate::plan::membership::View;
+use crate::plan::standing::Standing;
 use crate::plan::{Intent, Provider};
 use crate::snapshot::Remembered;
 
@@ -56,6 +57,8 @@ pub(super) struct OfService {
     pub(super) take_over: Option<TakeOver>,
     /// Nodes without an endpoint of it, since when, where that keeps them from being targets (AWS-404).
     pub(super) without_endpoints: BTreeMap<NodeName, Time>,
+    /// How its targets stood at the last look.
+    pub(super) standing: Standing,
     /// What was said about it.
     pub(super) said: Said,
 }

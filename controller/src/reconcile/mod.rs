@@ -13,6 +13,7 @@ mod custody;
 mod gates;
 mod injection;
 mod lanes;
+mod late_flows;
 mod memory;
 mod nodes;
 mod nodes_for_pods;
@@ -20,15 +21,17 @@ mod pace;
 mod pass;
 mod pod_health;
 mod pools;
+mod proxied;
 mod queue;
 mod rights;
 mod say;
 mod second_look;
+mod standing;
 
 pub use gates::Gates;
 pub use pools::LEVELS as POOL_LEVELS;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -52,12 +55,14 @@ use self::lanes::Lanes;
 use self::memory::Memory;
 use self::pace::Due;
 use self::queue::Queue;
+use self::standing::Totals;
 use crate::cloud::AddressBook;
+use crate::cloud::local::resolve::NodeProxy;
 use crate::index::{Index, Touched};
 use crate::lease::Fence;
 use crate::metrics::Measures;
 use crate::node_targets::{Ranges, Register};
-use crate::plan::{Existing, MissingRight, Provider};
+use crate::plan::{Existing, MissingRight, Provider, Tails};
 use crate::policy::Policies;
 use crate::presence::Presence;
 use crate::snapshot::{Claim, Standing};
@@ -86,6 +91,10 @@ pub struct Settings {
     pub pod_health: Option<PodHealth>,
     /// How readiness gates of pods are turned; none: they are not.
     pub gates: Option<Gates>,
+    /// Who forwards on the nodes.
+    pub proxy: NodeProxy,
+    /// How far the tails that agents have seen may shorten those of Services (ZD-83).
+    pub tails: Tails,
 }
 
 /// How agents answer for the health of pods (K-24).
@@ -163,6 +172,10 @@ pub struct Reconciler<P: Provider> {
     presence: Mutex<Presence>,
     /// Services that wait for agents which answer for their pods, since when (K-24).
     silent: Mutex<BTreeMap<ServiceKey, Time>>,
+    /// Services that wait for agents which proxy them on nodes (ZD-75).
+    unproxied: Mutex<BTreeSet<ServiceKey>>,
+    /// Targets of all shards, counted.
+    totals: Mutex<Totals<P::Shard>>,
     /// Rights in the cloud that are missing.
     rights: Mutex<Vec<MissingRight>>,
     /// The object that stands for the install in events.
@@ -197,7 +210,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<P: Provider> Reconciler<P> {
     /// A reconciler that has yet to be run.
     pub fn new(parts: Parts<P>, settings: Settings) -> Arc<Self> {
-        let install = &settings.claim.install;
+        let (install, tails) = (&settings.claim.install, settings.tails);
         Arc::new(Self {
             writer: Writer::new(parts.client.clone(), parts.fence.clone(), install),
             provider: parts.provider,
@@ -218,7 +231,7 @@ impl<P: Provider> Reconciler<P> {
             rng: Mutex::new(parts.rng),
             wake: Notify::new(),
             synced: Notify::new(),
-            register: Mutex::default(),
+            register: Mutex::new(Register::new(tails)),
             ranges_said: Mutex::default(),
             due_nodes: Mutex::default(),
             nodes_wake: Notify::new(),
@@ -226,6 +239,8 @@ impl<P: Provider> Reconciler<P> {
             pools_changed: Notify::new(),
             presence: Mutex::default(),
             silent: Mutex::default(),
+            unproxied: Mutex::default(),
+            totals: Mutex::default(),
             rights: Mutex::default(),
             install: parts.install,
         })
@@ -250,6 +265,7 @@ impl<P: Provider> Reconciler<P> {
             };
             if index.offers_version() != offers {
                 services.extend(lock(&self.silent).keys().cloned());
+                services.extend(lock(&self.unproxied).iter().cloned());
             }
             (services, index.is_synced(), everything)
         };

@@ -17,7 +17,7 @@ use onehop_runtime::backoff::Policy;
 use tokio_util::sync::CancellationToken;
 
 use super::cases::Case;
-use super::memory::OfService;
+use super::memory::{Memory, OfService};
 use super::{Reconciler, lock};
 use crate::index::Index;
 use crate::node_targets::{Ranges, Told, Urgency};
@@ -37,17 +37,30 @@ const LOOK: Duration = Duration::from_millis(500);
 
 impl<P: Provider> Reconciler<P> {
     /// Notes what a pass found of its Services' targets, with those that are about to be registered.
-    pub(super) fn list_targets(&self, cases: &[Case], intents: &[Intent], seen: &P::Observed) {
+    pub(super) fn list_targets(
+        &self,
+        cases: &[Case],
+        intents: &[Intent],
+        seen: &P::Observed,
+        memory: &mut Memory<P>,
+    ) {
         for case in cases {
             let Case::Ours(wanted) = case else { continue };
             let service = &wanted.service.spec;
             if let Some(intent) = intents.iter().find(|i| i.service == service.key) {
-                self.list_targets_of(service, intent, seen);
+                let of = memory.services.entry(service.key.clone()).or_default();
+                self.list_targets_of(service, intent, seen, of);
             }
         }
     }
 
-    fn list_targets_of(&self, service: &ServiceSpec, intent: &Intent, seen: &P::Observed) {
+    fn list_targets_of(
+        &self,
+        service: &ServiceSpec,
+        intent: &Intent,
+        seen: &P::Observed,
+        of: &mut OfService,
+    ) {
         let now = self.clock.now();
         let intent = &self.given(intent, seen, now);
         let told = Told {
@@ -60,6 +73,7 @@ impl<P: Provider> Reconciler<P> {
             lock(&self.register).set(from, service, intent, &told, now)
         };
         self.nodes_due(news.nodes, news.urgency);
+        self.follow(service, intent, &told.targets, (of, now));
     }
 
     /// The intent with its addresses, where the cloud has given them: agents are told of them before anybody else (K-27).
@@ -283,6 +297,7 @@ impl<P: Provider> Reconciler<P> {
             let now = self.clock.now();
             if purge.is_some_and(|at| at <= now) {
                 let touched = lock(&self.register).purge(now);
+                self.measure_tails();
                 self.nodes_due(touched, Urgency::Merged);
             }
             if !lock(&self.index).node_targets_synced() {

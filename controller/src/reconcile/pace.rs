@@ -112,10 +112,10 @@ mod tests {
         let mut due = Due::default();
         due.enter(a(), Urgency::Merged, NOW);
         due.enter(a(), Urgency::Merged, after(60));
-        assert_eq!(due.next(), Some(after(100)), "K-22");
+        assert_eq!(due.next(), Some(after(100)), "K-22, ZD-16");
         assert_eq!(due.take(after(99)), BTreeSet::new());
         due.enter(a(), Urgency::AtOnce, after(99));
-        assert_eq!(due.take(after(99)), a(), "K-22: held");
+        assert_eq!(due.take(after(99)), a(), "K-22, ZD-16: held");
         assert_eq!(due.next(), None);
     }
 
@@ -139,7 +139,7 @@ mod tests {
                 writes += 1;
             }
         }
-        assert!((30..60).contains(&writes), "K-22: {writes}");
+        assert!((30..60).contains(&writes), "K-22, ZD-16: {writes}");
         // Calm again, it is soon again.
         due.take(after(60_000));
         due.enter(a(), Urgency::Merged, after(60_000));

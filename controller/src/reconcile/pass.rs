@@ -100,7 +100,8 @@ impl<P: Provider> Reconciler<P> {
         }
         memory.wanted = wanted(&cases).unwrap_or_default();
         // Nodes hear of targets first: this process may end at any time (ZD-12).
-        self.list_targets(&cases, &memory.ours(&intents), &seen);
+        let ours = memory.ours(&intents);
+        self.list_targets(&cases, &ours, &seen, memory);
         self.start_lanes(shard, &plan, &mark, now);
         let next_try = lock(&lanes).next_try();
         let looks = [
@@ -108,7 +109,7 @@ impl<P: Provider> Reconciler<P> {
             next_try,
             custody_again,
             self.agents_awaited(&cases),
-            self.turn_gates(&cases, &memory.ours(&intents), &seen).await,
+            self.turn_gates(&cases, &ours, &seen).await,
             self.say(shard, &cases, &intents, memory).await,
             self.second_look(&intents, &seen, memory).await,
             self.clean_up(shard, &cases, &mark, &seen, memory).await,
@@ -135,7 +136,8 @@ impl<P: Provider> Reconciler<P> {
         let intents = match memory.seen.clone() {
             Some(seen) => {
                 let intents = self.intents(cases, &seen, memory);
-                self.list_targets(cases, &memory.ours(&intents), &seen);
+                let ours = memory.ours(&intents);
+                self.list_targets(cases, &ours, &seen, memory);
                 intents
             }
             None => Vec::new(),

@@ -9,9 +9,10 @@ use onehop_runtime::events::Severity;
 
 use super::cases::{Case, Wanted};
 use super::memory::{Memory, OfService};
+use super::standing::tail_at_limit;
 use super::{Reconciler, lock};
 use crate::cloud::Class;
-use crate::plan::{Group, Intent, Outcome, Programmed, Provider, Step};
+use crate::plan::{Group, Intent, Outcome, PortCount, Programmed, Provider, Step};
 use crate::status::{self, COUNTS_EVERY, Difference, Facts};
 use crate::writes::WriteError;
 
@@ -27,6 +28,7 @@ impl<P: Provider> Reconciler<P> {
         let now = self.clock.now();
         let error = self.last_error(shard);
         let mut again = None;
+        let mut counts = PortCount::default();
         for case in cases {
             let Case::Ours(wanted) = case else { continue };
             let key = &wanted.service.spec.key;
@@ -34,6 +36,9 @@ impl<P: Provider> Reconciler<P> {
             let outcome = intent
                 .zip(memory.seen.as_ref())
                 .map(|(intent, seen)| self.provider.outcome(intent, seen, now));
+            for count in outcome.iter().flat_map(|outcome| outcome.ports.values()) {
+                counts.join(*count);
+            }
             let of = memory.services.entry(key.clone()).or_default();
             self.events_of(wanted, outcome.as_ref(), error.as_ref(), of);
             if let Some(intent) = intent.filter(|_| of.take_over.is_none()) {
@@ -45,6 +50,7 @@ impl<P: Provider> Reconciler<P> {
                 .unwrap_or_else(|error| Some(self.write_failed(shard, &error, &mut memory.writes)));
             again = again.into_iter().chain(next).min();
         }
+        self.count_targets(shard, counts);
         again
     }
 
@@ -87,6 +93,9 @@ impl<P: Provider> Reconciler<P> {
         let service = known.as_ref().unwrap_or(&wanted.service);
         let mut notices = wanted.notices.clone();
         notices.extend(self.rights_notice());
+        let tail_seconds = self.longest_tail(&service.spec);
+        let spec = wanted.spec.as_ref();
+        notices.extend(spec.and_then(|spec| tail_at_limit(spec, tail_seconds)));
         let facts = Facts {
             service: &service.spec,
             spec: wanted.spec.as_ref(),
@@ -95,6 +104,7 @@ impl<P: Provider> Reconciler<P> {
             outcome,
             error,
             take_over: of.take_over.clone(),
+            tail_seconds,
         };
         let again = self.write_object(wanted, &facts, of, now).await?;
         if of.take_over.is_some() {

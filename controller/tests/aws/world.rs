@@ -22,8 +22,10 @@ use onehop_controller::app::{App, Phase};
 use onehop_controller::cloud::aws::Aws;
 use onehop_controller::cloud::aws::client::{Access, Client as AwsClient, Limits};
 use onehop_controller::cloud::aws::settings::{PeerServices, Selection, Settings as AwsSettings};
+use onehop_controller::cloud::local::resolve::NodeProxy;
 use onehop_controller::lease::{Election, Lost, Timing};
 use onehop_controller::node_targets::Ranges;
+use onehop_controller::plan::Tails;
 use onehop_controller::policy::Policies;
 use onehop_controller::reconcile::{Gates, Orphans, Settings};
 use onehop_controller::snapshot::{Claim, Classless};
@@ -290,6 +292,8 @@ impl World {
                 orphans: flags.orphans,
                 orphan_grace: Duration::ZERO,
                 pod_health: None,
+                proxy: NodeProxy::Beside,
+                tails: Tails::default(),
                 gates: Some(Gates {
                     limit: None,
                     nobodys_after: Duration::from_secs(1),

@@ -25,7 +25,7 @@ use onehop_controller::cloud::azure::settings::{
 use onehop_controller::cloud::local::resolve::NodeProxy;
 use onehop_controller::lease::Lost;
 use onehop_controller::node_targets::Ranges;
-use onehop_controller::plan::Bounds;
+use onehop_controller::plan::{Bounds, Tails};
 use onehop_controller::policy::Policies;
 use onehop_controller::reconcile::{Orphans, Settings};
 use onehop_controller::snapshot::{Claim, Classless};
@@ -285,6 +285,8 @@ impl World {
                 orphans: Orphans::Report,
                 orphan_grace: Duration::ZERO,
                 pod_health: None,
+                proxy: NodeProxy::Beside,
+                tails: Tails::default(),
                 gates: None,
             },
             metrics: metrics.clone(),

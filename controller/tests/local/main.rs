@@ -24,6 +24,7 @@ mod pod_health;
 mod pools;
 mod removal;
 mod repairs;
+mod standing;
 mod successions;
 mod support;
 mod telling;

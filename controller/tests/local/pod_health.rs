@@ -58,9 +58,13 @@ async fn k24_a_pod_is_registered_once_an_agent_answers_for_it() {
         conditions.any(|c| c.reason == "AgentAbsent" && c.message.contains("node-1"))
     };
     world
-        .eventually("K-24: a condition names the node", said)
+        .eventually("K-24, ZD-13: a condition names the node", said)
         .await;
-    assert_eq!(world.writes(Operation::RegisterTargets), 0, "K-24");
+    assert_eq!(
+        world.writes(Operation::RegisterTargets),
+        0,
+        "K-24, ZD-13: pods there wait"
+    );
     agent_answers(&world).await;
     let registered = async |w: &World| w.writes(Operation::RegisterTargets) == 1;
     world.eventually("it is registered", registered).await;
@@ -92,7 +96,7 @@ async fn k24_where_no_agent_comes_pods_are_asked_themselves_and_k40_that_stays_s
     world
         .eventually("the group with the agents' check is gone", alone)
         .await;
-    assert_eq!(check(&world).await.by, HealthBy::Traffic, "K-24");
+    assert_eq!(check(&world).await.by, HealthBy::Traffic, "K-24, ZD-13");
     agent_answers(&world).await;
     world.endpoints("web", &[1, 2], &[]).await;
     let both = async |w: &World| {

@@ -22,6 +22,7 @@ use onehop_controller::cloud::local::client::Client as CloudClient;
 use onehop_controller::cloud::local::{Local, plan, resolve::NodeProxy};
 use onehop_controller::lease::{Election, Lost, Timing};
 use onehop_controller::node_targets::Ranges;
+use onehop_controller::plan::Tails;
 use onehop_controller::policy::Policies;
 use onehop_controller::reconcile::{Gates, Orphans, PodHealth, Settings};
 use onehop_controller::snapshot::{Claim, Classless};
@@ -76,6 +77,8 @@ pub(crate) struct Tune {
     pub(crate) orphans: Orphans,
     pub(crate) orphan_grace: Duration,
     pub(crate) pod_health: Option<PodHealth>,
+    /// How far tails that agents have seen shorten those of Services.
+    pub(crate) tails: Tails,
     /// Where its webhook listens, if it has one.
     pub(crate) webhook: Arc<Mutex<Option<std::net::TcpListener>>>,
     /// How long gates wait.
@@ -232,6 +235,7 @@ impl World {
                 orphans: Orphans::Report,
                 orphan_grace: Duration::ZERO,
                 pod_health: None,
+                tails: Tails::default(),
                 webhook: Arc::default(),
                 gate_limit: Duration::from_mins(10),
                 to_nodes: ToNodes::AtOnce,
@@ -364,6 +368,8 @@ impl World {
                 orphans: self.tune.orphans,
                 orphan_grace: self.tune.orphan_grace,
                 pod_health: self.tune.pod_health,
+                proxy: NodeProxy::Beside,
+                tails: self.tune.tails,
                 gates: Some(Gates {
                     limit: Some(self.tune.gate_limit),
                     nobodys_after: Duration::from_secs(1),

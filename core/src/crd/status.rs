@@ -44,6 +44,9 @@ pub struct LoadBalancerStatus {
     /// The columns of `kubectl get`, which cannot add up or join by themselves.
     #[serde(default)]
     pub summary: Summary,
+    /// Longest time that an agent has seen from a target's deregistration to the last new flow to it, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail_seconds: Option<u32>,
 }
 
 /// An address of a load balancer: an IP address or a host name.

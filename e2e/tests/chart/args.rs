@@ -168,7 +168,7 @@ fn c52_bounds_of_membership_arrive_for_every_provider() -> Result<()> {
     let given = json!({
         "floorPercent": 50, "holdMaxSeconds": 60, "lateFlows": "drop", "tailMaxSeconds": {"local": 7, "aws": 7, "azure": 7},
         "awsApiThrottle": {"members": "1:2", "Elastic Load Balancing v2:^Describe": "3:4"}, "dnsGraceSeconds": 5,
-        "azure": {"podSecurityGroup": "pods", "drainSeconds": 11},
+        "azure": {"podSecurityGroup": "pods", "drainSeconds": 11}, "tailFloorSeconds": 3,
     });
     let wanted = Bounds {
         floor_percent: 50,
@@ -190,6 +190,8 @@ fn c52_bounds_of_membership_arrive_for_every_provider() -> Result<()> {
         overlay(&mut values, &given);
         let config = of(&values)?;
         assert_eq!(bounds(&config), wanted, "C-52: {base}");
+        let floor = config.settings.tails.floor_seconds;
+        assert_eq!(floor, Some(3), "C-52, ZD-83: {base}");
         if let Some(aws) = config.aws {
             let limits = aws.access.limits;
             assert_eq!((limits.members.rate, limits.members.burst), (1.0, 2.0));

@@ -136,6 +136,7 @@ fn c60_ct04_the_schema_refuses_typos() -> Result<()> {
             "/tailMaxSeconds/local",
         ),
         (json!({"tailMaxSeconds": 30}), "/tailMaxSeconds"),
+        (json!({"tailFloorSeconds": -1}), "/tailFloorSeconds"),
         (json!({"lateFlows": "keep"}), "/lateFlows"),
         (json!({"tailMaxSeconds": {"gcp": 1}}), "gcp"),
         (json!({"membership": "never"}), "/membership"),

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-const WITHIN: Duration = Duration::from_secs(20);
+const WITHIN: Duration = Duration::from_mins(1);
 /// Longer than a controller may take to act on a pod that is ready.
 const NOTICED: Duration = Duration::from_secs(4);
 

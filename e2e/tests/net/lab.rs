@@ -18,7 +18,7 @@ use std::{
 };
 
 /// How long a change may take to reach the packets.
-pub(crate) const WITHIN: Duration = Duration::from_secs(20);
+pub(crate) const WITHIN: Duration = Duration::from_mins(1);
 
 /// What a client is meant to get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

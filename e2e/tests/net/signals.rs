@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-const WITHIN: Duration = Duration::from_secs(20);
+const WITHIN: Duration = Duration::from_mins(1);
 /// Longer than anybody takes who would act on a signal.
 const NOTHING_WITHIN: Duration = Duration::from_secs(1);
 const POD_HEALTH: u16 = 10290;

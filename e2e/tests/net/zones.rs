@@ -25,7 +25,7 @@ use std::{
 
 use crate::support::READY_WITHIN;
 
-const WITHIN: Duration = Duration::from_secs(20);
+const WITHIN: Duration = Duration::from_mins(1);
 const ZONES: [&str; 2] = ["zone-a", "zone-b"];
 const PODS: [&str; 2] = ["web-a", "web-b"];
 /// Addresses of the load balancer, the n-th in the n-th zone.

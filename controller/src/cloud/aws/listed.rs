@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onehop_core::crd::TargetState;
+use onehop_core::crd::{HealthBy, LoadBalancerPort, MembershipPolicy, TargetState};
 use onehop_core::gate;
 use onehop_core::id::{Cidr, PortKey, Protocol, ServiceKey};
 use onehop_core::time::Time;
@@ -11,6 +11,7 @@ use super::annotations;
 use super::model::{Group, GroupProtocol, Observed, Tagged};
 use super::resolve::keeps_client;
 use super::settings::Settings;
+use super::stack::CUT_UNHEALTHY;
 use super::wanted::{balancers, decide, groups_of, known_targets, mode_of, stack};
 use crate::plan::membership::{Action, CloudState, State, TargetKey};
 use crate::plan::{Intent, Listed, gates};
@@ -58,6 +59,12 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
             for (target, _) in decision.with(Action::Hold) {
                 states.insert(target, TargetState::Held);
             }
+            if !retired && cuts_unhealthy(intent, port, group) {
+                // Its health must not fail before it is deregistered, or its flows would be cut (ZD-33).
+                for (target, _) in decision.with(Action::Drain) {
+                    states.insert(target, TargetState::Held);
+                }
+            }
             if !retired {
                 for (target, _) in decision.with(Action::Register) {
                     states.insert(target, TargetState::Active);
@@ -68,7 +75,9 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
                 mode: mode_of(group.target),
                 key: target,
                 state,
+                health_port: group.check.port,
                 seen: known.get(&target).copied().filter(|_| !retired),
+                verdict: decision.verdicts.get(&target).copied().filter(|_| !retired),
             }));
         }
         if !in_mode {
@@ -80,11 +89,25 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
                 mode: port.mode,
                 key: member.key,
                 state: TargetState::Active,
+                health_port: None,
                 seen: None,
+                verdict: None,
             }));
         }
     }
     all
+}
+
+/// Whether agents answer for the targets of a group whose flows end as soon as its health fails, as a user has asked for.
+pub(super) fn cuts_unhealthy(intent: &Intent, port: &LoadBalancerPort, group: &Group) -> bool {
+    let by_agent = port
+        .health
+        .as_ref()
+        .is_some_and(|h| h.by == HealthBy::Agent);
+    let ours = intent.spec.membership.policy == MembershipPolicy::ZeroDrop;
+    let attributes = group.attributes.as_ref();
+    let cuts = attributes.and_then(|all| all.get(CUT_UNHEALTHY));
+    by_agent && ours && cuts.is_some_and(|cuts| cuts == "true")
 }
 
 /// Whether a port's group has as many targets as it may (AWS-433); 0: there is no limit.
@@ -137,6 +160,7 @@ const fn state_of(cloud: CloudState, retired: bool) -> TargetState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cloud::aws::outcome::outcome;
     use crate::cloud::aws::resolve::resolve;
     use crate::cloud::aws::testkit::{
         Model, NOW, UID_A, annotated, converge, intent, network, service, settings, udp,
@@ -190,6 +214,63 @@ mod tests {
         converge(&mut model, Some(&intent), NOW);
         assert_eq!(model.seen.groups.len(), 1);
         assert_eq!(names(listed(&intent, &model.seen, NOW)), both, "K-20");
+    }
+
+    /// ZD-T06: the user wants flows of unhealthy targets ended.
+    #[test]
+    fn zd33_where_failing_health_cuts_flows_a_target_that_leaves_is_held_until_it_is_out() {
+        use TargetState::{Active, Held};
+
+        use crate::plan::membership::Serving;
+        let listed_with = |attribute: &str| {
+            let key = format!("{CUT_UNHEALTHY}={attribute}");
+            let pairs = [
+                ("aws-load-balancer-nlb-target-type", "ip"),
+                ("aws-load-balancer-target-group-attributes", key.as_str()),
+            ];
+            let mut service = service(("default", "web"), UID_A, &[(80, 8080, 30080)]);
+            service.class = Some("onehop.dev/aws".to_owned());
+            let service = annotated(service, &pairs);
+            let with = |pods: &[(u8, State)]| {
+                let mut intent = intent(&service, resolve(&settings(), &service, None), pods);
+                let port = &mut intent.spec.ports[0];
+                port.health.as_mut().unwrap().by = HealthBy::Agent;
+                intent
+            };
+            let mut model = Model::on(network(&["192.168.0.0/19"]));
+            let both = [(1, State::Ready), (2, State::Ready)];
+            converge(&mut model, Some(&with(&both)), NOW);
+            model.settle();
+            let ends = State::Terminating {
+                serving: Serving::Yes,
+                since: Some(NOW),
+            };
+            let leaving = with(&[(1, ends), (2, State::Ready)]);
+            let before: Vec<_> = listed(&leaving, &model.seen, NOW)
+                .into_iter()
+                .map(|one| one.state)
+                .collect();
+            let told = outcome(&settings(), &leaving, &model.seen, NOW).notices;
+            let told = told.iter().any(|n| n.reason == "SlowDeregistration");
+            converge(&mut model, Some(&leaving), NOW);
+            let after: Vec<_> = listed(&leaving, &model.seen, NOW)
+                .into_iter()
+                .map(|one| one.state)
+                .collect();
+            (before, told, after)
+        };
+        let (before, told, after) = listed_with("true");
+        assert_eq!(
+            before,
+            [Held, Active],
+            "ZD-33: it answers 200 until it is out"
+        );
+        assert!(told, "ZD-T06: and people are told");
+        assert_eq!(after.last(), Some(&Active));
+        assert!(!after.contains(&Held), "ZD-33: it is out: {after:?}");
+        let (before, told, _) = listed_with("false");
+        assert_eq!(before, [Active, Active], "its health fails first (ZD-34)");
+        assert!(!told);
     }
 
     #[test]

@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use onehop_core::crd::LoadBalancerPort;
 use onehop_core::id::Protocol;
 use onehop_core::time::Time;
 
 use super::annotations::{self, keys};
+use super::listed::cuts_unhealthy;
 use super::model::{Balancer, BalancerState, Group, HealthState, Observed, Tagged};
 use super::settings::Settings;
-use super::stack::Stack;
+use super::stack::{CUT_UNHEALTHY, Stack};
 use super::wanted::{
     are_alike, balancer_of, balancers, cloud_state, current_group, decide, floor, groups_of, live,
     refused, stack, subnets_now, usable, zones_left,
 };
-use crate::plan::membership::{Action, Decision, MassRemoval};
+use crate::plan::membership::{Decision, MassRemoval};
 use crate::plan::{HostName, Intent, Notice, Outcome, PortCount, Programmed};
 
 /// State, name, ids and counts.
@@ -34,7 +36,8 @@ pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now
             if group.retired().is_none() {
                 left_out.extend(left_out_of(intent, group, &decision));
                 left_out.extend(zones_left_of(intent, group, &decision));
-                count.hold(decision.with(Action::Hold).count());
+                count.judge(&decision);
+                left_out.extend(slow_to_leave(intent, port, group));
                 mass_removal = mass_removal.or(decision.mass_removal);
             }
             for (_, health) in group.targets.iter().flatten() {
@@ -77,6 +80,18 @@ pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now
         ports,
         mass_removal,
     }
+}
+
+/// The user wants flows of unhealthy targets ended: then targets leave by deregistration alone (ZD-33).
+fn slow_to_leave(intent: &Intent, port: &LoadBalancerPort, group: &Group) -> Option<Notice> {
+    cuts_unhealthy(intent, port, group).then(|| Notice {
+        reason: "SlowDeregistration",
+        message: format!(
+            "attribute {CUT_UNHEALTHY}=true would cut the flows of targets that leave, so their health does not fail before \
+             they are deregistered, and new flows come to them for longer"
+        ),
+        degrades: false,
+    })
 }
 
 /// AWS-115: load balancers of which nothing tells which one replaces the other one.

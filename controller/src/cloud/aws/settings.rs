@@ -188,3 +188,32 @@ pub enum Flavour {
     /// Those of aws-load-balancer-controller, exactly: its class, and Services without one.
     Peer,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use e2e_cloud::engine::{Lag, Lags};
+
+    use super::TAIL_SECONDS;
+
+    /// What users have measured, as the fake cloud has it (FC-43, FC-44): assumed, not known of the real one.
+    #[test]
+    fn zd117_a_failed_check_ends_new_flows_sooner_and_a_guard_outlasts_either_way_to_leave() {
+        let longest = |lag: &Lag| match lag {
+            Lag::Fixed(time) | Lag::Uniform(_, time) => *time,
+            Lag::Measured(times) => times.iter().copied().max().unwrap_or_default(),
+        };
+        let lags = Lags::nlb_realistic();
+        let skew = longest(&lags.verdict_skew);
+        let by_deregistration = longest(&lags.deregistration_tail);
+        // Three checks ten seconds apart, as our groups have them.
+        let failed = Duration::from_secs(3 * 10);
+        let by_health = failed + longest(&lags.unhealthy_tail);
+        assert!(by_health < by_deregistration, "ZD-117");
+        // If that is wrong nothing is lost: guards last for longer than the slower of both.
+        let guarded = Duration::from_secs(TAIL_SECONDS.into());
+        assert!(guarded >= by_deregistration + skew, "ZD-117");
+        assert!(guarded >= by_health + skew, "ZD-117");
+    }
+}

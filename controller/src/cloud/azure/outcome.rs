@@ -101,10 +101,9 @@ fn fill(
         outcome.notices.extend(filled.left_to_others());
         let decision = filled.decide(now);
         outcome.mass_removal = outcome.mass_removal.or(decision.mass_removal);
-        let held = decision.with(Action::Hold).count();
         for port in ports_of(intent, pool) {
             let mut count = PortCount::default();
-            count.hold(held);
+            count.judge(&decision);
             let interfaces = std::iter::repeat_n(CloudState::Unjudged, filled.interfaces);
             for state in filled.seen.values().copied().chain(interfaces) {
                 count.add(state);
@@ -219,7 +218,10 @@ pub(super) fn listed(
                     ..*key
                 },
                 state: *state,
+                // One document changes pools and probes together.
+                health_port: None,
                 seen: filled.seen.get(key).copied(),
+                verdict: decision.verdicts.get(key).copied(),
             }));
         }
     }

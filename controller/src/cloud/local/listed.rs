@@ -35,8 +35,14 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
                     mode: group.spec.mode,
                     key: target,
                     state,
+                    health_port: group.spec.probe.as_ref().and_then(|probe| probe.port),
                     seen: group
                         .targets
+                        .get(&target)
+                        .copied()
+                        .filter(|_| group.retired.is_none()),
+                    verdict: decision
+                        .verdicts
                         .get(&target)
                         .copied()
                         .filter(|_| group.retired.is_none()),
@@ -52,7 +58,9 @@ pub(super) fn listed(intent: &Intent, seen: &Observed, now: Time) -> Vec<Listed>
                 mode: port.mode,
                 key: member.key,
                 state: TargetState::Active,
+                health_port: None,
                 seen: None,
+                verdict: None,
             }));
         }
     }

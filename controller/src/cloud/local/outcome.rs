@@ -27,7 +27,7 @@ pub(super) fn outcome(intent: &Intent, seen: &Observed, now: Time) -> Outcome {
             let decision = decide(intent, group, seen, now);
             if group.retired.is_none() {
                 last.extend(kept_as_last(intent, group, &decision, seen));
-                count.hold(decision.with(Action::Hold).count());
+                count.judge(&decision);
                 mass_removal = mass_removal.or(decision.mass_removal);
             }
             for state in group.targets.values() {

@@ -521,12 +521,13 @@ mod tests {
                 Some("/healthz".to_owned()),
             ))
         };
-        assert_eq!(at(&service(), NodeProxy::Beside), node(10256));
-        assert_eq!(at(&service(), NodeProxy::Replace), node(10356));
+        // ZD-67: the node health of whoever is its proxy, never the node port.
+        assert_eq!(at(&service(), NodeProxy::Beside), node(10256), "ZD-67");
+        assert_eq!(at(&service(), NodeProxy::Replace), node(10356), "ZD-67");
         let mut labelled = service();
         let label = onehop_core::service::PROXY_NAME_LABEL.to_owned();
         labelled.labels.insert(label, "onehop".to_owned());
-        assert_eq!(at(&labelled, NodeProxy::Beside), node(10356));
+        assert_eq!(at(&labelled, NodeProxy::Beside), node(10356), "ZD-67");
         let mut local = service();
         local.external_policy = TrafficPolicy::Local;
         local.health_check_node_port = Some(31000);

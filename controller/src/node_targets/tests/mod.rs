@@ -4,10 +4,14 @@ use k8s_openapi::api::core::v1::Node;
 use onehop_core::crd::{LoadBalancerSpec, Membership, NodeTargetsSpec};
 use onehop_runtime::watch::Seen;
 
-use onehop_core::crd::{LateFlows, LocalPort, NodeTargets, TargetMode};
-use onehop_core::service::TrafficPolicy;
+use onehop_core::crd::{
+    LateFlows, LoadBalancer, LoadBalancerStatus, LocalPort, NodeTargets, NodeTargetsStatus, Tail,
+    TargetMode,
+};
+use onehop_core::service::{ServicePort, TargetPort, TrafficPolicy};
 
 use super::*;
+use crate::index::Touched;
 use crate::plan::membership::{TargetKey, View};
 
 const INSTALL: &str = "demo";
@@ -139,6 +143,18 @@ fn told(
     let node = serde_json::from_value::<Node>(node).unwrap();
     index.on_node(Seen::Applied(node));
     said(&mut index, before);
+    told_with(register, &index, state, tail_max_seconds, now)
+}
+
+/// The same, with what else is known of the cluster.
+fn told_with(
+    register: &mut Register,
+    index: &Index,
+    state: Option<TargetState>,
+    tail_max_seconds: u32,
+    now: Time,
+) -> News {
+    let address = IpAddr::from([10, 0, 1, 1]);
     let service = ServiceSpec {
         key: ServiceKey::new("default", "web"),
         uid: "u".into(),
@@ -170,13 +186,15 @@ fn told(
             port: 30080,
         },
         state,
+        health_port: None,
         seen: None,
+        verdict: None,
     });
     let told = Told {
         targets: listed.into_iter().collect(),
         sources: BTreeMap::new(),
     };
-    register.set((&index, &INSTALL.into()), &service, &intent, &told, now)
+    register.set((index, &INSTALL.into()), &service, &intent, &told, now)
 }
 
 /// Nodes were told this by an earlier process.
@@ -264,6 +282,7 @@ fn zd81_k21_after_a_restart_states_go_on_with_their_times_and_ends_are_still_sai
         let mut entry = NodeInstall {
             local: vec![LocalPort {
                 node_port: Some(30080),
+                health_check_node_port: None,
                 ..local("web", state)
             }],
             ..NodeInstall::default()
@@ -389,4 +408,267 @@ fn zd86_aws429_an_address_that_still_leaves_another_service_is_not_free() {
     for state in ["active", "held", "released"] {
         assert_eq!(leaves(state), [false, false], "ZD-86: {state}");
     }
+}
+
+/// Node `a`, whose agent has seen this tail of Service `web`.
+fn with_tail(index: &mut Index, seconds: u32) -> Touched {
+    let mut object = NodeTargets::new("a", NodeTargetsSpec::default());
+    object.status = Some(NodeTargetsStatus {
+        tails: vec![Tail {
+            service: local("web", TargetState::Active).service,
+            seconds,
+        }],
+        ..NodeTargetsStatus::default()
+    });
+    index.on_node_targets(Seen::Applied(object))
+}
+
+fn with_node() -> Index {
+    let node = serde_json::json!({
+        "metadata": { "name": "a" },
+        "status": { "addresses": [{ "type": "InternalIP", "address": "10.0.1.1" }] },
+    });
+    let mut index = Index::default();
+    index.on_node(Seen::Applied(serde_json::from_value(node).unwrap()));
+    index
+}
+
+#[test]
+fn zd83_a_target_is_released_a_quarter_after_the_longest_tail_that_agents_have_seen() {
+    let at = |seconds| NOW + Duration::from_secs(seconds);
+    let released_at = |floor_seconds: Option<u32>, index: &Index| {
+        let mut register = Register::new(Tails { floor_seconds });
+        told_with(
+            &mut register,
+            index,
+            Some(TargetState::Draining),
+            180,
+            at(0),
+        );
+        told_with(&mut register, index, None, 180, at(0));
+        let end = register.next_change().unwrap();
+        register.purge(end);
+        assert_eq!(only(&register), Some((TargetState::Released, end)));
+        let tails = register.released_after();
+        assert_eq!(tails, [end.since(at(0))], "ZD-83: and is measured");
+        assert!(register.released_after().is_empty(), "once");
+        tails[0].as_secs()
+    };
+    let mut index = with_node();
+    assert_eq!(released_at(Some(20), &index), 180, "ZD-83: none was seen");
+    let news = |seconds, index: &mut Index| match with_tail(index, seconds) {
+        Touched::Services(services) => services.len(),
+        Touched::All => panic!("everything is looked at"),
+    };
+    assert_eq!(news(80, &mut index), 1, "ZD-83: the Service is looked at");
+    assert_eq!(released_at(Some(20), &index), 100, "ZD-83");
+    assert_eq!(released_at(Some(120), &index), 120, "ZD-83: the floor");
+    assert_eq!(released_at(None, &index), 180, "ZD-51: not asked for");
+    // An agent that starts anew has seen nothing; what was seen is not forgotten.
+    assert_eq!(news(5, &mut index), 0);
+    assert_eq!(released_at(Some(20), &index), 100, "ZD-83");
+}
+
+#[test]
+fn zd83_a_controller_that_starts_anew_knows_what_agents_had_seen() {
+    let key = ServiceKey::new("default", "web");
+    let longest = |uid: &str, index: &Index| index.longest_tail(&key, &uid.into());
+    let mut index = with_node();
+    let mut object = LoadBalancer::new("web", LoadBalancerSpec::default());
+    object.metadata.namespace = Some("default".to_owned());
+    object.spec.service_uid = "u".into();
+    object.status = Some(LoadBalancerStatus {
+        tail_seconds: Some(80),
+        ..LoadBalancerStatus::default()
+    });
+    index.on_balancer(Seen::Applied(object));
+    assert_eq!(longest("u", &index), Some(80), "ZD-83");
+    assert_eq!(longest("another", &index), None, "another Service by now");
+    with_tail(&mut index, 90);
+    assert_eq!(longest("u", &index), Some(90), "ZD-83: the longer one");
+}
+
+/// A Service, what its groups have, and what nodes are told then: node port, health port and state of each.
+struct Retiring {
+    register: Register,
+    index: Index,
+    now: Time,
+}
+
+type ToldPort = (Option<u16>, Option<u16>, TargetState);
+
+impl Retiring {
+    /// `node_port` and `health` are what the Service has now; each group has its node port and the port that it asks.
+    fn told(
+        &mut self,
+        (policy, node_port, health): (TrafficPolicy, u16, Option<u16>),
+        groups: &[(u16, Option<u16>, TargetState)],
+    ) -> Vec<ToldPort> {
+        let http = PortKey::new("http", Protocol::Tcp);
+        let service = ServiceSpec {
+            key: ServiceKey::new("default", "web"),
+            uid: "u".into(),
+            external_policy: policy,
+            health_check_node_port: health,
+            ports: vec![ServicePort {
+                key: http.clone(),
+                port: 80,
+                target: TargetPort::Number(8080),
+                node_port: Some(node_port),
+                app_protocol: None,
+            }],
+            ..ServiceSpec::default()
+        };
+        let mut spec = LoadBalancerSpec::default();
+        spec.membership.tail_max_seconds = 180;
+        let intent = Intent {
+            service: service.key.clone(),
+            uid: service.uid.clone(),
+            spec,
+            addresses: Vec::new(),
+            members: BTreeMap::new(),
+            departed: BTreeMap::new(),
+            machines: Arc::default(),
+            view: View::Watched,
+        };
+        let listed = groups.iter().map(|(port, health_port, state)| Listed {
+            port: http.clone(),
+            mode: TargetMode::Node,
+            key: TargetKey {
+                address: [10, 0, 1, 1].into(),
+                port: *port,
+            },
+            state: *state,
+            health_port: *health_port,
+            seen: None,
+            verdict: None,
+        });
+        let told = Told {
+            targets: listed.collect(),
+            sources: BTreeMap::new(),
+        };
+        let from = (&self.index, &INSTALL.into());
+        self.register.set(from, &service, &intent, &told, self.now);
+        self.said()
+    }
+
+    fn said(&self) -> Vec<ToldPort> {
+        let entry = self.register.entry(&"a".into(), &Ranges::default(), None);
+        let ports = entry.local.iter();
+        ports
+            .map(|p| (p.node_port, p.health_check_node_port, p.state))
+            .collect()
+    }
+
+    fn later(&mut self, seconds: u64) -> Vec<ToldPort> {
+        self.now += Duration::from_secs(seconds);
+        self.register.purge(self.now);
+        self.said()
+    }
+}
+
+#[test]
+fn zd68_zd28_old_ports_are_told_until_their_targets_are_released() {
+    use TargetState::{Active, Draining, Released};
+    use TrafficPolicy::{Cluster, Local};
+    let mut world = Retiring {
+        register: Register::default(),
+        index: with_node(),
+        now: NOW,
+    };
+    let local = (Local, 30080, Some(31000));
+    let old = |state| (30080, Some(31000), state);
+    let said = |state| (Some(30080), Some(31000), state);
+    assert_eq!(world.told(local, &[old(Active)]), [said(Active)]);
+    // It leaves policy Local: the group that asks the old port serves until the new one does.
+    let cluster = (Cluster, 30080, None);
+    let both = [old(Active), (30080, Some(10256), Active)];
+    assert_eq!(world.told(cluster, &both), [said(Active)], "ZD-68");
+    let retired = [old(Draining), (30080, Some(10256), Active)];
+    assert_eq!(world.told(cluster, &retired), [said(Draining)], "ZD-28");
+    let new = [(30080, Some(10256), Active)];
+    assert_eq!(world.told(cluster, &new), [said(Draining)], "ZD-68: a tail");
+    assert_eq!(world.later(179), [said(Draining)], "ZD-68");
+    assert_eq!(world.later(1), [said(Released)], "ZD-68, K-20");
+    assert_eq!(world.later(60), [], "K-21");
+    // Another node port: the group with the old one is replaced.
+    let moved = (Cluster, 30090, None);
+    let retired = [(30080, Some(10256), Draining), (30090, Some(10256), Active)];
+    let said = |state| [(Some(30080), None, state)];
+    assert_eq!(world.told(moved, &retired), said(Draining), "ZD-68");
+    let new = [(30090, Some(10256), Active)];
+    assert_eq!(world.told(moved, &new), said(Draining), "ZD-68");
+    assert_eq!(world.later(180), said(Released), "ZD-68");
+}
+
+/// What `node a` is told of a pod whose clients are let in by these ranges, and of which the load balancer's own addresses
+/// are seen, or the clients'.
+fn pod_told(allowed: &[Cidr], sources: Option<Cidr>) -> NodeTarget {
+    let mut index = with_node();
+    let slice = serde_json::json!({
+        "addressType": "IPv4",
+        "metadata": {
+            "namespace": "default", "name": "web-1",
+            "labels": { "kubernetes.io/service-name": "web" },
+        },
+        "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
+        "endpoints": [{
+            "addresses": ["10.244.0.1"], "nodeName": "a", "conditions": { "ready": true },
+            "targetRef": { "kind": "Pod", "name": "p", "uid": "p1" },
+        }],
+    });
+    index.on_slice(Seen::Applied(serde_json::from_value(slice).unwrap()));
+    let http = PortKey::new("http", Protocol::Tcp);
+    let mut service = ServiceSpec {
+        key: ServiceKey::new("default", "web"),
+        uid: "u".into(),
+        ..ServiceSpec::default()
+    };
+    service.source_ranges.allowed = allowed.to_vec();
+    let intent = Intent {
+        service: service.key.clone(),
+        uid: service.uid.clone(),
+        spec: LoadBalancerSpec::default(),
+        addresses: Vec::new(),
+        members: BTreeMap::new(),
+        departed: BTreeMap::new(),
+        machines: Arc::default(),
+        view: View::Watched,
+    };
+    let listed = Listed {
+        port: http.clone(),
+        mode: TargetMode::Pod,
+        key: TargetKey {
+            address: [10, 244, 0, 1].into(),
+            port: 8080,
+        },
+        state: TargetState::Active,
+        health_port: None,
+        seen: None,
+        verdict: None,
+    };
+    let told = Told {
+        targets: vec![listed],
+        sources: sources.map(|from| (http, vec![from])).into_iter().collect(),
+    };
+    let mut register = Register::default();
+    register.set((&index, &INSTALL.into()), &service, &intent, &told, NOW);
+    let said = register.entry(&"a".into(), &Ranges::default(), None);
+    said.targets.into_iter().next().unwrap()
+}
+
+#[test]
+fn zd49_zd14_a_node_is_told_which_clients_are_let_in_where_packets_show_who_they_are() {
+    let range = "203.0.113.0/24".parse::<Cidr>().unwrap();
+    let subnet = "10.9.0.0/24".parse::<Cidr>().unwrap();
+    let told = |allowed: &[Cidr], sources| {
+        let target = pod_told(allowed, sources);
+        (target.any_outside, target.sources, target.allowed)
+    };
+    assert_eq!(told(&[], None), (true, vec![], None), "ZD-14");
+    let let_in = (true, vec![], Some(vec![range]));
+    assert_eq!(told(&[range], None), let_in, "ZD-49");
+    // Where the load balancer's own addresses are seen it has looked, and the node cannot.
+    let looked = (false, vec![subnet], None);
+    assert_eq!(told(&[range], Some(subnet)), looked, "ZD-14, ZD-49");
 }

@@ -255,6 +255,8 @@ pub struct Decision {
     pub next_look: Option<Time>,
     /// Set while removals wait for a second look.
     pub mass_removal: Option<MassRemoval>,
+    /// How many are let go although too few others are healthy, with no reason that allows it: must be none (ZD-121).
+    pub below_floor: usize,
 }
 
 impl Decision {

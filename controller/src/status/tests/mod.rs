@@ -70,6 +70,7 @@ fn facts<'a>(
         outcome,
         error: None,
         take_over: None,
+        tail_seconds: None,
     }
 }
 
@@ -214,4 +215,30 @@ fn aws800_aws802_a_host_name_is_published_with_its_ports_whatever_their_order() 
         json!([]),
         "AWS-803"
     );
+}
+
+#[test]
+fn zd108_conditions_say_a_limit_of_what_was_asked_for_although_nothing_is_wrong() {
+    let (service, spec) = (service(&[address()]), spec());
+    let usable = outcome(Programmed::Yes, 2);
+    let notices = [Notice {
+        reason: LATE_FLOWS_DROPPED,
+        message: "late flows are dropped".to_owned(),
+        degrades: false,
+    }];
+    let facts = Facts {
+        notices: &notices,
+        ..facts(&service, &spec, Some(&usable))
+    };
+    let of_service = facts.service_condition(&[], NOW);
+    assert_eq!(of_service.status, "True", "ZD-108: it serves");
+    assert_eq!(of_service.message, "late flows are dropped", "ZD-108");
+    let conditions = facts.balancer_status(None, NOW).conditions;
+    let degraded = conditions.iter().find(|c| c.type_ == DEGRADED).unwrap();
+    assert_eq!(
+        (degraded.status.as_str(), degraded.reason.as_str()),
+        ("False", "LateFlowsDropped"),
+        "ZD-108"
+    );
+    assert_eq!(degraded.message, "late flows are dropped", "ZD-108");
 }

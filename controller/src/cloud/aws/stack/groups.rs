@@ -9,7 +9,8 @@ use crate::cloud::aws::model::{
 };
 use crate::cloud::aws::names::GroupHash;
 
-const CUT_UNHEALTHY: &str = "target_health_state.unhealthy.connection_termination.enabled";
+pub(in crate::cloud::aws) const CUT_UNHEALTHY: &str =
+    "target_health_state.unhealthy.connection_termination.enabled";
 const PROXY: &str = "proxy_protocol_v2.enabled";
 
 /// The word of the API for a mode.

@@ -21,6 +21,7 @@ use super::names::{self, GroupHash, Namer, Tags};
 use super::settings::{Flavour, Settings};
 use crate::plan::{Intent, Notice, Refusal};
 
+pub(super) use groups::CUT_UNHEALTHY;
 pub use groups::{kind_of, target_family};
 
 /// A subnet, with addresses in it where they are asked for (AWS-220).

@@ -44,6 +44,8 @@ fn listed(last: u8, seen: Option<CloudState>, state: TargetState) -> Listed {
         },
         state,
         seen,
+        health_port: None,
+        verdict: None,
     }
 }
 

@@ -368,3 +368,83 @@ fn zd22a_zd26_a_gone_pod_is_held_by_the_guard_to_the_hold_maximum() {
     };
     assert_eq!(verdict(&over), wanted, "ZD-26");
 }
+
+#[test]
+fn zd121_a_target_that_is_let_go_below_the_floor_is_counted() {
+    let members = [
+        member(1, DYING),
+        member(2, Ready),
+        Member {
+            guard: Guard::Present,
+            ..member(3, DYING)
+        },
+    ];
+    let seen = [(key(1), Healthy), (key(2), Initial), (key(3), Healthy)].into();
+    let mut decision = decide(&POLICY, &members, &seen, View::Watched, NOW);
+    assert_eq!(decision.below_floor, 0, "ZD-121: it decides none");
+    let zones = BTreeMap::new();
+    let group = Tally::new(&POLICY, &members, &seen, &zones);
+    for n in [1, 3] {
+        let wrong = Verdict {
+            action: Action::Drain,
+            reason: Reason::Terminating,
+        };
+        decision.verdicts.insert(key(n), wrong);
+    }
+    assert_eq!(group.below_floor(&decision), 2, "ZD-121");
+    for verdict in decision.verdicts.values_mut() {
+        verdict.reason = Reason::HoldMaximum;
+    }
+    assert_eq!(group.below_floor(&decision), 0, "ZD-26: these may");
+}
+
+/// ZD-25: each is let go for itself, and among those that could go the ones that nobody can reach any more go first.
+#[test]
+fn zd25_targets_leave_in_the_order_in_which_they_serve_least() {
+    let order = [
+        Reused,
+        Gone,
+        State::Terminating {
+            serving: Serving::No,
+            since: None,
+        },
+        Unexplained,
+        NotReady,
+        DYING,
+        Withdrawn,
+        Ready,
+    ];
+    // Of two that would both leave at once the better one stays, as the last that serves.
+    for pair in order.windows(2) {
+        let ranks = [rank(pair[0]), rank(pair[1])];
+        assert!(ranks[0] > ranks[1], "ZD-25: {pair:?}");
+    }
+    let reused = run(
+        &POLICY,
+        &[(1, Reused), (2, DYING)],
+        &[(1, Healthy), (2, Healthy)],
+    );
+    let wanted = [
+        "10.244.0.1 Release AddressReused",
+        "10.244.0.2 Hold LastServing",
+    ];
+    assert_eq!(reused, wanted, "ZD-25: a reused address first");
+    // Without a guard there, a pod that is gone goes before one that terminates.
+    let gone = run(
+        &POLICY,
+        &[(1, Gone), (2, DYING)],
+        &[(1, Healthy), (2, Healthy)],
+    );
+    let wanted = ["10.244.0.1 Release Gone", "10.244.0.2 Hold LastServing"];
+    assert_eq!(gone, wanted, "ZD-25: agent absent before terminating");
+    // A held target is usable and yet not healthy: it replaces nobody.
+    let held = Member {
+        guard: Guard::Present,
+        ..member(1, Gone)
+    };
+    let members = [held, member(2, DYING), member(3, Ready)];
+    let seen = [(key(1), Healthy), (key(2), Healthy), (key(3), Initial)].into();
+    let decision = decide(&POLICY, &members, &seen, View::Watched, NOW);
+    let holds: Vec<_> = decision.with(Action::Hold).map(|(key, _)| key).collect();
+    assert_eq!(holds, [key(1), key(2)], "ZD-25");
+}

@@ -140,6 +140,14 @@ proptest! {
             for (key, _) in decision.with(Action::Drain).chain(decision.with(Action::Release)) {
                 prop_assert!(model.state(&key) != Ready, "a ready pod is never taken out");
             }
+            prop_assert_eq!(decision.below_floor, 0, "ZD-121");
+            // ZD-01: one that could go on serving stops only when another one is healthy in the load balancer.
+            for (key, reason) in decision.with(Action::Drain).chain(decision.with(Action::Release)) {
+                let bounded = reason == Reason::HoldMaximum;
+                if serves_now(model.state(&key)) && !bounded {
+                    prop_assert!(healthy, "ZD-01: {} {:?}", key, reason);
+                }
+            }
             model.apply(&decision);
             if served {
                 prop_assert!(model.registered().any(|k| serves_now(model.state(k))));

@@ -62,12 +62,12 @@ fn aws092_aws093_checks_of_our_own_class() {
     assert_eq!(
         own(node.clone()),
         expected,
-        "AWS-092: kube-proxy's node health"
+        "AWS-092, ZD-67: kube-proxy's node health"
     );
     let mut labelled = node.clone();
     let label = onehop_core::service::PROXY_NAME_LABEL.to_owned();
     labelled.labels.insert(label, "onehop".to_owned());
-    assert_eq!(own(labelled).1, Some(10356), "AWS-092: the agent's");
+    assert_eq!(own(labelled).1, Some(10356), "AWS-092, ZD-67: the agent's");
     let mut local = node.clone();
     local.external_policy = TrafficPolicy::Local;
     local.health_check_node_port = Some(29123);
