@@ -122,6 +122,9 @@ pub(super) struct AzureArgs {
     /// File with the federated token of workload identity (provider azure).
     #[arg(long, env = "AZURE_FEDERATED_TOKEN_FILE")]
     azure_federated_token_file: Option<PathBuf>,
+    /// PEM file with the certificate of our identity and its private key (provider azure).
+    #[arg(long, env = "AZURE_CLIENT_CERTIFICATE_PATH")]
+    azure_client_certificate_path: Option<PathBuf>,
     /// Client secret of our identity; from the environment only, so that no list of processes shows it (provider azure).
     #[arg(skip)]
     azure_client_secret: Option<String>,
@@ -358,19 +361,43 @@ impl AzureArgs {
             let file_says = file.use_federated_workload_identity_extension;
             file.aad_federated_token_file.clone().filter(|_| file_says)
         });
-        match (tenant, client) {
-            (Some(tenant), Some(client)) if federated.is_some() || secret.is_some() => Ok(match federated {
-                Some(token_file) => Credential::Workload { tenant, client, token_file },
-                None => Credential::Secret { tenant, client, secret: secret.unwrap_or_default() },
-            }),
-            _ if file.use_managed_identity_extension => {
-                let client = self.azure_client_id.clone().or_else(|| file.user_assigned_identity_id.clone());
-                Ok(Credential::Managed { client: client.filter(|id| !id.is_empty()) })
+        let certificate = self.azure_client_certificate_path.clone();
+        let certificate = certificate.or_else(|| file.aad_client_cert_path.clone());
+        if let (Some(tenant), Some(client)) = (tenant, client) {
+            if let Some(token_file) = federated {
+                return Ok(Credential::Workload {
+                    tenant,
+                    client,
+                    token_file,
+                });
             }
-            _ => Err("an identity (AZURE_TENANT_ID and AZURE_CLIENT_ID with AZURE_FEDERATED_TOKEN_FILE or \
-                      AZURE_CLIENT_SECRET, or useManagedIdentityExtension in the file)"
-                .to_owned()),
+            if let Some(secret) = secret {
+                return Ok(Credential::Secret {
+                    tenant,
+                    client,
+                    secret,
+                });
+            }
+            if let Some(file) = certificate {
+                return Ok(Credential::Certificate {
+                    tenant,
+                    client,
+                    file,
+                });
+            }
         }
+        if file.use_managed_identity_extension {
+            let client = self.azure_client_id.clone();
+            let client = client.or_else(|| file.user_assigned_identity_id.clone());
+            return Ok(Credential::Managed {
+                client: client.filter(|id| !id.is_empty()),
+            });
+        }
+        Err(
+            "an identity (AZURE_TENANT_ID and AZURE_CLIENT_ID with AZURE_FEDERATED_TOKEN_FILE, AZURE_CLIENT_SECRET or \
+             AZURE_CLIENT_CERTIFICATE_PATH, or useManagedIdentityExtension in the file)"
+                .to_owned(),
+        )
     }
 }
 
@@ -398,6 +425,13 @@ fn supported(file: &CloudConfig) -> Result<(), AzureArgsError> {
     };
     let wrong = [
         (file.service_gateway_enabled, "serviceGatewayEnabled"),
+        (
+            file.aad_client_cert_password
+                .as_ref()
+                .is_some_and(|word| !word.is_empty()),
+            "aadClientCertPassword (write the certificate and its key to a PEM file without one: openssl pkcs12 -in \
+             FILE.pfx -out FILE.pem -nodes)",
+        ),
         (
             is(&file.load_balancer_backend_pool_configuration_type, "podIP"),
             "loadBalancerBackendPoolConfigurationType podIP",

@@ -46,6 +46,8 @@ pub(super) struct CloudConfig {
     pub(super) cluster_service_shared_load_balancer_health_probe_path: Option<String>,
     pub(super) aad_client_id: Option<String>,
     pub(super) aad_client_secret: Option<String>,
+    pub(super) aad_client_cert_path: Option<PathBuf>,
+    pub(super) aad_client_cert_password: Option<String>,
     pub(super) aad_federated_token_file: Option<PathBuf>,
     pub(super) use_federated_workload_identity_extension: bool,
     pub(super) use_managed_identity_extension: bool,

@@ -161,6 +161,25 @@ fn az451_the_environment_comes_before_the_file() {
 }
 
 #[test]
+fn az452_an_application_shows_a_secret_or_a_certificate() {
+    let of = |keys: &str| {
+        let file = FILE.replacen('{', &format!("{{{keys},"), 1);
+        resolve(AzureArgs::default(), &file)
+    };
+    let certificate = r#""aadClientId": "c", "aadClientCertPath": "/cert.pem""#;
+    let credential = of(certificate).unwrap().access.credential;
+    assert!(
+        matches!(credential, Credential::Certificate { file, .. } if file == Path::new("/cert.pem"))
+    );
+    let both = format!(r#"{certificate}, "aadClientSecret": "s""#);
+    let credential = of(&both).unwrap().access.credential;
+    assert!(matches!(credential, Credential::Secret { secret, .. } if secret == "s"));
+    // Only what has no password can be read.
+    let said = of(&format!(r#"{certificate}, "aadClientCertPassword": "p""#)).unwrap_err();
+    assert!(said.to_string().contains("openssl pkcs12"), "{said}");
+}
+
+#[test]
 fn az351_az455_what_is_not_served_is_said_at_start() {
     for key in [
         r#""serviceGatewayEnabled": true"#,

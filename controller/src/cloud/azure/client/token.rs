@@ -1,9 +1,11 @@
-//! Tokens for ARM: client secret, workload identity and managed identity (AZ-451, AZ-452), each one POST or GET.
+//! Tokens for ARM: client secret or certificate, workload identity and managed identity (AZ-451, AZ-452), each one POST or GET.
 //!
 //! One token is used until it is nearly over; a claims challenge asks for a new one (AZ-376).
 
+mod certificate;
+
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use onehop_core::time::Time;
@@ -33,6 +35,15 @@ pub enum Credential {
         /// Its secret.
         secret: String,
     },
+    /// An application with a certificate.
+    Certificate {
+        /// Its tenant.
+        tenant: String,
+        /// Its client id.
+        client: String,
+        /// File with the certificate and its private key as PEM, which may be renewed there.
+        file: PathBuf,
+    },
     /// An application that trusts the cluster's service account tokens.
     Workload {
         /// Its tenant.
@@ -53,6 +64,7 @@ impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Secret { .. } => "Secret",
+            Self::Certificate { .. } => "Certificate",
             Self::Workload { .. } => "Workload",
             Self::Managed { .. } => "Managed",
         })
@@ -166,42 +178,54 @@ impl Tokens {
                     ("client_secret", secret.clone()),
                 ],
             ),
+            Credential::Certificate {
+                tenant,
+                client,
+                file,
+            } => {
+                let what = "the client certificate";
+                let read = read(file, what).await?;
+                let endpoint = self.endpoint(tenant);
+                let made = certificate::assertion(
+                    read.as_bytes(),
+                    endpoint.as_str(),
+                    client,
+                    self.clock.now(),
+                );
+                let assertion = made.map_err(|why| {
+                    let tried = format!("use {what} {}", file.display());
+                    CloudError::new(Class::WrongInput, tried, why)
+                })?;
+                (tenant, asserted(client, assertion))
+            }
             Credential::Workload {
                 tenant,
                 client,
                 token_file,
             } => {
-                let read = tokio::fs::read_to_string(token_file)
-                    .await
-                    .map_err(|error| {
-                        let tried = format!("read the federated token {}", token_file.display());
-                        CloudError::new(Class::Transient, tried, error.to_string())
-                    })?;
-                let assertion = read.trim().to_owned();
-                let kind = JWT_BEARER.to_owned();
-                (
-                    tenant,
-                    vec![
-                        ("client_id", client.clone()),
-                        ("client_assertion_type", kind),
-                        ("client_assertion", assertion),
-                    ],
-                )
+                let read = read(token_file, "the federated token").await?;
+                (tenant, asserted(client, read.trim().to_owned()))
             }
         };
         form.push(("grant_type", "client_credentials".to_owned()));
         form.push(("scope", self.scope.clone()));
         form.extend(claims.map(|claims| ("claims", claims.to_owned())));
-        let mut url = self.authority.clone();
-        url.set_path(&format!(
-            "{}/{tenant}/oauth2/v2.0/token",
-            url.path().trim_end_matches('/')
-        ));
+        let url = self.endpoint(tenant);
         let body: String = form_urlencoded::Serializer::new(String::new())
             .extend_pairs(form)
             .finish();
         let request = self.http.post(url).body(body);
         Ok(request.header("content-type", "application/x-www-form-urlencoded"))
+    }
+
+    /// Where a tenant's tokens are asked for.
+    fn endpoint(&self, tenant: &str) -> Url {
+        let mut url = self.authority.clone();
+        url.set_path(&format!(
+            "{}/{tenant}/oauth2/v2.0/token",
+            url.path().trim_end_matches('/')
+        ));
+        url
     }
 
     fn of_machine(&self, client: Option<&str>) -> reqwest::RequestBuilder {
@@ -213,6 +237,21 @@ impl Tokens {
             .header("Metadata", "true")
             .query(&query)
     }
+}
+
+async fn read(file: &Path, what: &str) -> Result<String, CloudError> {
+    tokio::fs::read_to_string(file).await.map_err(|error| {
+        let tried = format!("read {what} {}", file.display());
+        CloudError::new(Class::Transient, tried, error.to_string())
+    })
+}
+
+fn asserted(client: &str, assertion: String) -> Vec<(&'static str, String)> {
+    vec![
+        ("client_id", client.to_owned()),
+        ("client_assertion_type", JWT_BEARER.to_owned()),
+        ("client_assertion", assertion),
+    ]
 }
 
 #[cfg(test)]
