@@ -105,8 +105,7 @@ impl Register {
         self.bounds.insert(service.key.clone(), bounds);
         let old = self.known_of(index, install, &service.key);
         let mut new = OfService::new(index, service, intent, told, &old, now);
-        let seen = index.longest_tail(&service.key, &service.uid);
-        new.tail = self.tails.of(membership, seen);
+        new.tail = index.tail(self.tails, service, membership);
         let new = new.after(&old, now);
         let over = new.released_at(now).saturating_sub(old.released_at(now));
         self.released_after

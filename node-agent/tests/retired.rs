@@ -10,21 +10,17 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onehop_core::crd::{
-    ClusterFacts, LateFlows, LocalPort, NodeInstall, NodeTargetsStatus, ServiceRef, TargetState,
-};
-use onehop_core::id::{NodeName, PortName, Protocol};
+use onehop_core::crd::{ClusterFacts, LateFlows, LocalPort, NodeInstall, ServiceRef, TargetState};
+use onehop_core::id::{PortName, Protocol};
 use onehop_core::service::{ServiceKind, ServiceSpec, TrafficPolicy};
 use onehop_core::time::Time;
 use onehop_node_agent::args::Mode;
 use onehop_node_agent::claims::Front;
-use onehop_node_agent::collection::Step;
 use onehop_node_agent::planner::Planner;
 use onehop_node_agent::state::{Change, State};
 use onehop_node_agent::table::element::{Elements, Family};
-use onehop_node_agent::targets::OwnTargets;
 
-use common::{NODE, addr, key, local, local_lb, port, put, put_slice, service, synced};
+use common::{addr, key, local, local_lb, port, put, put_slice, service, synced, told};
 
 const OLD: u16 = 30_001;
 const NEW: u16 = 30_090;
@@ -72,14 +68,7 @@ impl Node {
             cluster: ClusterFacts::default(),
             ..NodeInstall::default()
         };
-        let targets = OwnTargets {
-            generation: 1,
-            vips: BTreeMap::new(),
-            installs: [("local".into(), install)].into(),
-            status: NodeTargetsStatus::default(),
-        };
-        let step = Step::Apply(NodeName::from(NODE), Box::new(targets));
-        self.apply(Change::Targets(step));
+        self.apply(told(install));
     }
 
     /// Whose a node port is.

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use onehop_core::crd::{Feature, NodeInstall, NodeTarget, NodeTargets, TargetState};
+use onehop_core::crd::{Feature, Membership, NodeInstall, NodeTarget, NodeTargets, TargetState};
 use onehop_core::id::{Cidr, InstallId, NodeName, ServiceKey, ServiceUid};
+use onehop_core::service::ServiceSpec;
 use onehop_runtime::watch::{Change, ObjectKey, Seen};
 
 use super::views::{KnownService, KnownTargets};
 use super::{Index, Touched};
+use crate::plan::Tails;
 
 /// Tails of Services that are gone which may be remembered beside as many as there are Services.
 const TAILS_SPARE: usize = 64;
@@ -98,6 +101,11 @@ impl Index {
             .filter(|o| o.spec.service_uid == *uid);
         let written = object.and_then(|o| o.status.as_ref()?.tail_seconds);
         self.tails.get(uid).copied().max(written)
+    }
+
+    /// How long a target of a Service is said to drain, by what agents have seen (ZD-51, ZD-83).
+    pub fn tail(&self, tails: Tails, service: &ServiceSpec, membership: &Membership) -> Duration {
+        tails.of(membership, self.longest_tail(&service.key, &service.uid))
     }
 
     /// What was said to a node.

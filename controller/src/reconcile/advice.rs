@@ -59,10 +59,9 @@ impl<P: Provider> Reconciler<P> {
             .iter()
             .filter(|p| asks && p.mode == TargetMode::Pod);
         let gates = of_pods.map(|p| gates::name(install, &service.key, p.port, &p.key()));
-        let seen = index.longest_tail(&service.key, &service.uid);
         Facts {
             spec,
-            tail: self.settings.tails.of(&spec.membership, seen),
+            tail: index.tail(self.settings.tails, service, &spec.membership),
             pods: pods.filter(|pod| pod.life == PodLife::Running).collect(),
             guarded: nodes.iter().all(guards),
             gates: gates.collect(),

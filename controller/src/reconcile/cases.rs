@@ -14,7 +14,6 @@ use super::nodes_for_pods::{fit_nodes, local_nodes, nodes_for_pods};
 use super::pod_health::wait_for_agents;
 use super::proxied::wait_for_proxies;
 use super::{Reconciler, lock};
-use crate::cloud::local::resolve::NodeProxy;
 use crate::index::KnownService;
 use crate::plan::{Giver, Intent, Notice, Provider, Refusal};
 use crate::snapshot::{self, Standing};
@@ -193,7 +192,7 @@ impl<P: Provider> Reconciler<P> {
                 view: memory.view,
             };
             wait_for_agents(&index, &mut intent);
-            let by_agent = self.settings.proxy == NodeProxy::Replace || service.names_the_agent();
+            let by_agent = self.settings.proxy.is_agent_of(service);
             if by_agent && wait_for_proxies(&index, &mut intent) {
                 lock(&self.unproxied).insert(key.clone());
             } else {

@@ -40,8 +40,7 @@ impl<P: Provider> Reconciler<P> {
             let Some(spec) = self.provider.resolve(service, last_good).spec else {
                 continue;
             };
-            let seen = index.longest_tail(&service.key, &service.uid);
-            let tail = self.settings.tails.of(&spec.membership, seen);
+            let tail = index.tail(self.settings.tails, service, &spec.membership);
             for port in spec.ports.iter().filter(|p| p.mode == TargetMode::Pod) {
                 let gate = || gates::name(&claim.install, &service.key, port.port, &port.key());
                 match ask {

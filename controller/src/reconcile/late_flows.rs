@@ -24,8 +24,7 @@ pub(super) fn dropped(
     if service.external_policy != TrafficPolicy::Local || ports.peek().is_none() {
         return None;
     }
-    let by_agent = proxy == NodeProxy::Replace || service.names_the_agent();
-    let why = match (by_agent, spec.membership.late_flows) {
+    let why = match (proxy.is_agent_of(service), spec.membership.late_flows) {
         (true, LateFlows::Drop) => "the install says so (lateFlows: drop)",
         (true, _) => return None,
         (false, _) => {

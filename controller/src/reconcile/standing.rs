@@ -155,10 +155,14 @@ mod tests {
             held: 2,
             ..PortCount::default()
         };
-        let all = |a, b, c, d, e| {
-            let names = ["healthy", "initial", "unhealthy", "draining", "held"];
-            let mut changes = names.into_iter().zip([a, b, c, d, e]);
-            [(); 5].map(|()| changes.next().unwrap())
+        let all = |healthy, initial, unhealthy, draining, held| {
+            [
+                ("healthy", healthy),
+                ("initial", initial),
+                ("unhealthy", unhealthy),
+                ("draining", draining),
+                ("held", held),
+            ]
         };
         assert_eq!(totals.note(&"a", count), all(3, 1, 0, 0, 2), "ZD-121");
         assert_eq!(totals.note(&"a", count), all(0, 0, 0, 0, 0));

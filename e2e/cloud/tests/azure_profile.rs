@@ -251,18 +251,7 @@ async fn az497_az439_fct12_a_silent_flow_ends_with_a_reset_or_without_a_word_as_
         world.balance(spec, lb("svc", &[FRONT]), &[&one]).await;
         let mut stream = world.connect().await.unwrap();
         stream.echo().await.unwrap();
-        let there = || {
-            let flows = world.node.flows().unwrap();
-            flows.iter().any(|flow| flow.client == stream.client)
-        };
-        let forgotten = async {
-            while there() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), forgotten)
-            .await
-            .unwrap();
+        world.until_forgotten(stream.client).await;
         match tokio::time::timeout(SILENCE, stream.echo()).await {
             Ok(answer) => {
                 assert!(reset, "AZ-497: no silence");

@@ -175,7 +175,7 @@ async fn fct12_fc28_fc64_a_flow_that_was_idle_for_too_long_is_reset_or_meets_sil
             .await;
         let mut stream = world.connect().await.unwrap();
         stream.echo().await.unwrap();
-        until_forgotten(&world, stream.client).await;
+        world.until_forgotten(stream.client).await;
         // FC-T12, FC-28, FC-64
         let said = tokio::time::timeout(SILENCE, stream.echo()).await;
         match said {
@@ -186,26 +186,6 @@ async fn fct12_fc28_fc64_a_flow_that_was_idle_for_too_long_is_reset_or_meets_sil
             Err(_) => assert!(!reset, "no reset"),
         }
     }
-}
-
-/// Waits until the LB node has no flow of this client socket any more.
-async fn until_forgotten(world: &World, client: std::net::SocketAddr) {
-    let there = || {
-        world
-            .node
-            .flows()
-            .unwrap()
-            .iter()
-            .any(|f| f.client == client)
-    };
-    let gone = async {
-        while there() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), gone)
-        .await
-        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -236,6 +216,6 @@ async fn fct13_fc49_a_udp_flow_stays_with_a_target_that_is_gone_until_it_is_idle
         tokio::time::sleep(Duration::from_secs(3)).await;
     }
     assert_eq!(ask(&socket, PATIENCE).await.unwrap().0, "one", "FC-49");
-    until_forgotten(&world, socket.local_addr().unwrap()).await;
+    world.until_forgotten(socket.local_addr().unwrap()).await;
     assert_eq!(ask(&socket, PATIENCE).await.unwrap().0, "two");
 }

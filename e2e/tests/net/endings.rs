@@ -1,6 +1,7 @@
 //! The checks at a world's end prove themselves: a world in which something went wrong, by hand or by a fault of the
 //! cloud, does not end well, says what it was, and leaves a report that has everything to find out why.
 
+use crate::lab::WITHIN;
 use crate::support::{PodOnA, READY_WITHIN, world_with_pod_on_a};
 use anyhow::{Context, Result};
 use e2e_cloud::engine::{Engine, Faults, TargetState};
@@ -13,7 +14,6 @@ use std::{
     time::Duration,
 };
 
-const WITHIN: Duration = Duration::from_mins(1);
 /// Longer than a controller may take to act on a pod that is ready.
 const NOTICED: Duration = Duration::from_secs(4);
 

@@ -1,5 +1,6 @@
 //! What a signal about a node does to each part, and that it is as before once it is taken back (ZD-78).
 
+use crate::lab::WITHIN;
 use crate::support::{PodOnA, world_with_pod_on_a};
 use anyhow::{Context, Result};
 use e2e_cloud::{
@@ -22,7 +23,6 @@ use std::{
     time::Duration,
 };
 
-const WITHIN: Duration = Duration::from_mins(1);
 /// Longer than anybody takes who would act on a signal.
 const NOTHING_WITHIN: Duration = Duration::from_secs(1);
 const POD_HEALTH: u16 = 10290;

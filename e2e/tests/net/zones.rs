@@ -20,12 +20,10 @@ use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    time::Duration,
 };
 
-use crate::support::READY_WITHIN;
+use crate::{lab::WITHIN, support::READY_WITHIN};
 
-const WITHIN: Duration = Duration::from_mins(1);
 const ZONES: [&str; 2] = ["zone-a", "zone-b"];
 const PODS: [&str; 2] = ["web-a", "web-b"];
 /// Addresses of the load balancer, the n-th in the n-th zone.

@@ -5,10 +5,12 @@
     reason = "each test binary uses its own part"
 )]
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::discovery::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use onehop_core::crd::{NodeInstall, NodeTargetsStatus};
 use onehop_core::endpoint::Slice;
 use onehop_core::id::{NodeName, PortKey, PortName, Protocol, ServiceKey, ServiceUid};
 use onehop_core::node::NodeView;
@@ -18,6 +20,7 @@ use onehop_core::time::Time;
 use onehop_node_agent::args::Mode;
 use onehop_node_agent::collection::Step;
 use onehop_node_agent::state::{Change, Ownership, State};
+use onehop_node_agent::targets::OwnTargets;
 use onehop_runtime::watch::ObjectKey;
 
 pub const NODE: &str = "n1";
@@ -58,6 +61,17 @@ pub fn lists(node: NodeView) -> Vec<Change> {
         Change::ServiceCidr(Step::ListStarts),
         Change::ServiceCidr(Step::ListEnds),
     ]
+}
+
+/// What one install says to the own node.
+pub fn told(install: NodeInstall) -> Change {
+    let targets = OwnTargets {
+        generation: 1,
+        vips: BTreeMap::new(),
+        installs: [("local".into(), install)].into(),
+        status: NodeTargetsStatus::default(),
+    };
+    Change::Targets(Step::Apply(NodeName::from(NODE), Box::new(targets)))
 }
 
 pub fn node(zone: Option<&str>) -> NodeView {

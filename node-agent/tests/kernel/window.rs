@@ -5,22 +5,18 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use onehop_core::crd::{
-    ClusterFacts, LateFlows, LocalPort, NodeInstall, NodeTargetsStatus, ServiceRef, TargetState,
-};
-use onehop_core::id::{NodeName, PortName, Protocol};
+use onehop_core::crd::{ClusterFacts, LateFlows, LocalPort, NodeInstall, ServiceRef, TargetState};
+use onehop_core::id::{PortName, Protocol};
 use onehop_core::service::{ServiceSpec, SourceRanges, TrafficPolicy};
 use onehop_core::time::Time;
 use onehop_nft::Socket;
-use onehop_node_agent::collection::Step;
 use onehop_node_agent::state::Change;
 use onehop_node_agent::table::affinity::List;
 use onehop_node_agent::table::counts::{self, Counted};
 use onehop_node_agent::table::element::{Dataplane, Elements, Family, SetId};
-use onehop_node_agent::targets::OwnTargets;
 
 use crate::affinity::known;
-use crate::common::{NODE, Stands, put};
+use crate::common::{Stands, put, told};
 use crate::lab::{At, Lab, Plan, Proxy, both, eventually, everywhere, ready};
 use crate::place::Talk;
 use crate::world::options;
@@ -60,13 +56,7 @@ pub(crate) fn said(
         },
         ..NodeInstall::default()
     };
-    let targets = OwnTargets {
-        generation: 1,
-        vips: BTreeMap::new(),
-        installs: [("local".into(), install)].into(),
-        status: NodeTargetsStatus::default(),
-    };
-    Change::Targets(Step::Apply(NodeName::from(NODE), Box::new(targets)))
+    told(install)
 }
 
 fn endpoints(proxy: &mut Proxy, protocol: Protocol, of: impl Fn(Plan) -> Vec<At>) {

@@ -37,6 +37,13 @@ pub enum NodeProxy {
     Replace,
 }
 
+impl NodeProxy {
+    /// Whether the agent is the proxy of a Service.
+    pub fn is_agent_of(self, service: &ServiceSpec) -> bool {
+        self == Self::Replace || service.names_the_agent()
+    }
+}
+
 /// What the install decides for Services that do not say it themselves.
 #[derive(Clone, Copy, Debug)]
 pub struct Defaults {
@@ -306,10 +313,10 @@ fn health(
 
 /// The port that tells the health of a node, by who is its proxy (crd.md section 8).
 pub(crate) fn node_health_port(proxy: NodeProxy, service: &ServiceSpec) -> u16 {
-    match proxy {
-        NodeProxy::Replace => AGENT_HEALTH,
-        NodeProxy::Beside if service.names_the_agent() => AGENT_HEALTH,
-        NodeProxy::Beside => KUBE_PROXY_HEALTH,
+    if proxy.is_agent_of(service) {
+        AGENT_HEALTH
+    } else {
+        KUBE_PROXY_HEALTH
     }
 }
 

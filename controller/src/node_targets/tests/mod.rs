@@ -1,6 +1,5 @@
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
 use onehop_core::crd::{LoadBalancerSpec, Membership, NodeTargetsSpec};
 use onehop_runtime::watch::Seen;
 
@@ -134,14 +133,7 @@ fn told(
     tail_max_seconds: u32,
     now: Time,
 ) -> News {
-    let address = IpAddr::from([10, 0, 1, 1]);
-    let node = serde_json::json!({
-        "metadata": { "name": "a" },
-        "status": { "addresses": [{ "type": "InternalIP", "address": address }] },
-    });
-    let mut index = Index::default();
-    let node = serde_json::from_value::<Node>(node).unwrap();
-    index.on_node(Seen::Applied(node));
+    let mut index = with_node();
     said(&mut index, before);
     told_with(register, &index, state, tail_max_seconds, now)
 }
@@ -154,47 +146,56 @@ fn told_with(
     tail_max_seconds: u32,
     now: Time,
 ) -> News {
-    let address = IpAddr::from([10, 0, 1, 1]);
     let service = ServiceSpec {
         key: ServiceKey::new("default", "web"),
         uid: "u".into(),
         external_policy: TrafficPolicy::Local,
         ..ServiceSpec::default()
     };
-    let intent = Intent {
-        service: service.key.clone(),
-        uid: service.uid.clone(),
-        spec: LoadBalancerSpec {
-            membership: Membership {
-                tail_max_seconds,
-                late_flows: LateFlows::Drop,
-                ..Membership::default()
-            },
-            ..LoadBalancerSpec::default()
+    let spec = LoadBalancerSpec {
+        membership: Membership {
+            tail_max_seconds,
+            late_flows: LateFlows::Drop,
+            ..Membership::default()
         },
-        addresses: Vec::new(),
-        members: BTreeMap::new(),
-        departed: BTreeMap::new(),
-        machines: Arc::default(),
-        view: View::Watched,
+        ..LoadBalancerSpec::default()
     };
-    let listed = state.map(|state| Listed {
-        port: PortKey::new("http", Protocol::Tcp),
-        mode: TargetMode::Node,
-        key: TargetKey {
-            address,
-            port: 30080,
-        },
-        state,
-        health_port: None,
-        seen: None,
-        verdict: None,
-    });
+    let intent = intent_of(&service, spec);
+    let listed = state.map(|state| listed_at(TargetMode::Node, ([10, 0, 1, 1], 30080), state));
     let told = Told {
         targets: listed.into_iter().collect(),
         sources: BTreeMap::new(),
     };
     register.set((index, &INSTALL.into()), &service, &intent, &told, now)
+}
+
+fn intent_of(service: &ServiceSpec, spec: LoadBalancerSpec) -> Intent {
+    Intent {
+        service: service.key.clone(),
+        uid: service.uid.clone(),
+        spec,
+        addresses: Vec::new(),
+        members: BTreeMap::new(),
+        departed: BTreeMap::new(),
+        machines: Arc::default(),
+        view: View::Watched,
+    }
+}
+
+/// A target of port `http`, of which the cloud and the policy have said nothing.
+fn listed_at(mode: TargetMode, (address, port): ([u8; 4], u16), state: TargetState) -> Listed {
+    Listed {
+        port: PortKey::new("http", Protocol::Tcp),
+        mode,
+        key: TargetKey {
+            address: address.into(),
+            port,
+        },
+        state,
+        health_port: None,
+        seen: None,
+        verdict: None,
+    }
 }
 
 /// Nodes were told this by an earlier process.
@@ -521,27 +522,10 @@ impl Retiring {
         };
         let mut spec = LoadBalancerSpec::default();
         spec.membership.tail_max_seconds = 180;
-        let intent = Intent {
-            service: service.key.clone(),
-            uid: service.uid.clone(),
-            spec,
-            addresses: Vec::new(),
-            members: BTreeMap::new(),
-            departed: BTreeMap::new(),
-            machines: Arc::default(),
-            view: View::Watched,
-        };
+        let intent = intent_of(&service, spec);
         let listed = groups.iter().map(|(port, health_port, state)| Listed {
-            port: http.clone(),
-            mode: TargetMode::Node,
-            key: TargetKey {
-                address: [10, 0, 1, 1].into(),
-                port: *port,
-            },
-            state: *state,
             health_port: *health_port,
-            seen: None,
-            verdict: None,
+            ..listed_at(TargetMode::Node, ([10, 0, 1, 1], *port), *state)
         });
         let told = Told {
             targets: listed.collect(),
@@ -625,28 +609,9 @@ fn pod_told(allowed: &[Cidr], sources: Option<Cidr>) -> NodeTarget {
         ..ServiceSpec::default()
     };
     service.source_ranges.allowed = allowed.to_vec();
-    let intent = Intent {
-        service: service.key.clone(),
-        uid: service.uid.clone(),
-        spec: LoadBalancerSpec::default(),
-        addresses: Vec::new(),
-        members: BTreeMap::new(),
-        departed: BTreeMap::new(),
-        machines: Arc::default(),
-        view: View::Watched,
-    };
-    let listed = Listed {
-        port: http.clone(),
-        mode: TargetMode::Pod,
-        key: TargetKey {
-            address: [10, 244, 0, 1].into(),
-            port: 8080,
-        },
-        state: TargetState::Active,
-        health_port: None,
-        seen: None,
-        verdict: None,
-    };
+    let intent = intent_of(&service, LoadBalancerSpec::default());
+    let pod = ([10, 244, 0, 1], 8080);
+    let listed = listed_at(TargetMode::Pod, pod, TargetState::Active);
     let told = Told {
         targets: vec![listed],
         sources: sources.map(|from| (http, vec![from])).into_iter().collect(),

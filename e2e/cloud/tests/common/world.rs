@@ -33,6 +33,22 @@ pub struct World {
 }
 
 impl World {
+    /// Waits until the LB node has no flow of this client socket any more.
+    pub async fn until_forgotten(&self, client: SocketAddr) {
+        let there = || {
+            let flows = self.node.flows().unwrap();
+            flows.iter().any(|flow| flow.client == client)
+        };
+        let gone = async {
+            while there() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), gone)
+            .await
+            .unwrap();
+    }
+
     pub fn new() -> Self {
         Self::of(Profile::local(), 1)
     }
