@@ -7,7 +7,7 @@ use crate::world::World;
 
 /// What this version does not make costs Azure no call; event and condition say so.
 #[tokio::test(start_paused = true)]
-async fn za75_za74_az321_az105_what_is_not_made_is_told_by_event_and_condition_before_any_call() {
+async fn az321_az105_what_is_not_made_is_told_by_event_and_condition_before_any_call() {
     let world = World::start().await;
     let _controller = world.controller().await;
     let rows = [

@@ -288,8 +288,7 @@ fn az036_az068_dead_keys_are_accepted_and_the_basic_mode_is_told() {
 }
 
 #[test]
-fn zi44_za24_za50_za51_za74_za75_az067_az070_az321_what_is_not_carried_out_is_refused_with_a_reason()
- {
+fn zi44_az067_az070_az321_what_is_not_carried_out_is_refused_with_a_reason() {
     let more = keys::PLS_MORE.map(|key| (key, "x"));
     let all: Vec<_> = [(keys::PLS_CREATE, "True")]
         .into_iter()
@@ -299,7 +298,7 @@ fn zi44_za24_za50_za51_za74_za75_az067_az070_az321_what_is_not_carried_out_is_re
     let rows = [
         // ZI-44: our pools are of addresses.
         (&[(keys::PLS_CREATE, "true")][..], link, 0),
-        // ZA-24: with it goes what PROXY headers would need of the probe.
+        // With it goes what PROXY headers would need of the probe.
         (
             &[
                 (keys::PLS_CREATE, "true"),
@@ -308,9 +307,9 @@ fn zi44_za24_za50_za51_za74_za75_az067_az070_az321_what_is_not_carried_out_is_re
             link,
             1,
         ),
-        // ZA-75: all keys at once, each told.
+        // All keys at once, each told.
         (&all[..], link, 9),
-        // ZA-50, ZA-74: a choice among several load balancers; ZA-51: and pools of Services with policy Local there.
+        // A choice among several load balancers.
         (
             &[(keys::CONFIGURATIONS, "lb-2,lb-3")][..],
             "NoLoadBalancerEligible",
