@@ -8,7 +8,7 @@
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use onehop_core::crd::{ClusterFacts, LateFlows, LocalPort, NodeInstall, ServiceRef, TargetState};
 use onehop_core::id::{PortName, Protocol};
