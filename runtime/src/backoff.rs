@@ -29,6 +29,12 @@ impl Policy {
         first: Duration::from_millis(200),
         most: Duration::from_secs(15),
     };
+    /// For what a limit of the cloud has refused: room is made by people, or by what goes (AWS-760). With jitter half a minute
+    /// to five minutes.
+    pub const QUOTA: Self = Self {
+        first: Duration::from_secs(30),
+        most: Duration::from_secs(150),
+    };
     /// For a port that somebody else still holds (S-105).
     pub const BIND: Self = Self {
         first: Duration::from_secs(1),

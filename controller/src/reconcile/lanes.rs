@@ -72,9 +72,12 @@ pub(super) struct Failure {
 impl Failure {
     /// The failure that follows another one, if there was one.
     fn after(before: Option<Self>, error: CloudError, now: Time, rng: &mut SmallRng) -> Self {
+        let full = error.class == Class::Quota;
+        let policy = if full { Policy::QUOTA } else { Policy::RETRY };
         let (since, mut backoff) = match before {
-            Some(old) => (old.since, old.backoff),
-            None => (now, Policy::RETRY.start(rng)),
+            Some(old) if old.is_of_quota() == full => (old.since, old.backoff),
+            Some(old) => (old.since, policy.start(rng)),
+            None => (now, policy.start(rng)),
         };
         let delay = error
             .retry_after
@@ -86,6 +89,11 @@ impl Failure {
             next_try: now + delay,
             backoff,
         }
+    }
+
+    /// Whether a limit of the cloud is what it met.
+    fn is_of_quota(&self) -> bool {
+        self.error.class == Class::Quota
     }
 }
 
@@ -201,6 +209,14 @@ impl Lanes {
         for failure in self.by_lane.values_mut().filter_map(|s| s.failure.as_mut()) {
             failure.next_try = Time::EPOCH;
         }
+    }
+
+    /// Something has gone from the cloud: what had no room is tried again at once (AWS-760). Tells whether anything waits for
+    /// that.
+    pub(super) fn has_room(&mut self) -> bool {
+        let failures = self.by_lane.values_mut().filter_map(|s| s.failure.as_mut());
+        let full = failures.filter(|failure| failure.is_of_quota());
+        full.map(|failure| failure.next_try = Time::EPOCH).count() > 0
     }
 
     /// The failure to show: that of the lane that matters most.

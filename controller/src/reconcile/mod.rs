@@ -8,6 +8,7 @@ mod addresses;
 mod advice;
 mod agentless;
 mod cases;
+mod changed;
 mod clean;
 mod custody;
 mod gates;
@@ -51,6 +52,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::addresses::Stamp;
+use self::changed::Changes;
 use self::lanes::Lanes;
 use self::memory::Memory;
 use self::pace::Due;
@@ -372,9 +374,24 @@ impl<P: Provider> Reconciler<P> {
             lock(&self.suspects).insert(entry.shard.clone(), Suspicion::Open);
             self.touch(&entry.shard);
         }
-        for service in concerned {
-            self.touch_service(&service);
+        for service in &concerned {
+            self.touch_service(service);
         }
+        let first = self.changed_shards(&concerned);
+        lock(&self.queue).put_first(&first, self.clock.now());
+    }
+
+    /// Shards of Services that have changed since anything was written last (AWS-424).
+    fn changed_shards(&self, concerned: &[ServiceKey]) -> BTreeSet<P::Shard> {
+        let index = lock(&self.index);
+        let changes = Changes::of(&index, &self.settings.claim.install);
+        let changed = concerned.iter().filter(|key| {
+            changes.has(key, |service, object| {
+                let last_good = Some(&object.spec);
+                self.provider.resolve(&service.spec, last_good).spec
+            })
+        });
+        changed.flat_map(|key| self.provider.shards(key)).collect()
     }
 
     /// Every Service that is ours, was ours, or has an object of ours.

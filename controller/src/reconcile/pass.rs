@@ -270,10 +270,29 @@ impl<P: Provider> Reconciler<P> {
                     };
                     this.measures.lane_failures.get_or_create(&labels).inc();
                 }
+                let makes_room = lane == Lane::Delete && result.is_ok();
                 let mut rng = this.fork_rng();
                 lock(&shared).ended(lane, result, this.clock.now(), &mut rng);
                 this.touch(&shard);
+                if makes_room {
+                    this.retry_what_had_no_room();
+                }
             });
+        }
+    }
+
+    /// A delete of ours makes room for what a limit has refused (AWS-760).
+    fn retry_what_had_no_room(&self) {
+        let all: Vec<_> = {
+            let lanes = lock(&self.lanes);
+            let all = lanes.iter();
+            all.map(|(shard, of)| (shard.clone(), Arc::clone(of)))
+                .collect()
+        };
+        for (shard, lanes) in all {
+            if lock(&lanes).has_room() {
+                self.touch(&shard);
+            }
         }
     }
 }

@@ -57,6 +57,18 @@ impl<K: Ord + Clone> Queue<K> {
         self.schedule(key, at);
     }
 
+    /// Everything that is due is due about now, these keys before the others.
+    pub(super) fn put_first(&mut self, first: &BTreeSet<K>, now: Time) {
+        for (_, key) in std::mem::take(&mut self.due) {
+            let later = u64::from(!first.contains(&key));
+            let at = now + Duration::from_millis(later);
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.due = Some(at);
+                self.due.insert((at, key));
+            }
+        }
+    }
+
     /// A key that is due, if any; it counts as running until [`Self::finished`].
     pub(super) fn pop(&mut self, now: Time) -> Option<K> {
         let (at, _) = self.due.first()?;
@@ -173,6 +185,23 @@ mod tests {
         queue.pop(at(80));
         queue.finished(&"a", at(80), Duration::ZERO, Some(at(900)));
         assert_eq!(queue.next_due(), Some(at(900)));
+    }
+
+    #[test]
+    fn aws424_what_has_changed_is_first_whatever_came_before_it() {
+        let mut queue = Queue::default();
+        for (key, ms) in [("a", 1), ("b", 2), ("c", 3), ("d", 4)] {
+            queue.touch(&key, at(ms));
+        }
+        queue.put_first(&["d", "b", "never seen"].into(), at(900));
+        let mut order = Vec::new();
+        while let Some(key) = queue.pop(at(901)) {
+            order.push(key);
+        }
+        assert_eq!(order, ["b", "d", "a", "c"], "AWS-424");
+        // They are due as any other.
+        queue.finished(&"a", at(902), Duration::ZERO, Some(at(950)));
+        assert_eq!(queue.next_due(), Some(at(950)));
     }
 
     #[test]

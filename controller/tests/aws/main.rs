@@ -20,4 +20,5 @@ mod peer;
 mod reported;
 mod rights;
 mod takeover;
+mod waits;
 mod world;

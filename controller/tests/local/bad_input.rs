@@ -558,8 +558,9 @@ async fn c100_c107_a_limit_of_the_cloud_is_named_and_what_serves_goes_on() {
     let said = told.iter().filter(|(reason, _)| reason == "QuotaExceeded");
     assert_eq!(said.count(), 1, "C-100: {told:?}");
     quotas(None);
+    // It is tried again slowly: half a minute to a whole one the first time.
     world
-        .eventually_within(Duration::from_mins(1), "it is tried again", async |w| {
+        .eventually_within(Duration::from_mins(2), "it is tried again", async |w| {
             w.condition("web").await.is_some_and(|c| c.status == "True")
         })
         .await;
