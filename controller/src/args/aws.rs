@@ -322,6 +322,8 @@ impl AwsArgs {
                 "NLBSecurityGroup" => settings.gates.security_groups = gate,
                 "EnableTCPUDPListener" => settings.gates.tcp_udp = gate,
                 "EnableDefaultTagsLowPriority" => settings.gates.default_tags_low = gate,
+                "SubnetsClusterTagCheck" => settings.gates.subnets_of_cluster = gate,
+                "SubnetDiscoveryByReachability" => settings.gates.subnets_by_routes = gate,
                 _ => {}
             }
         }
@@ -343,4 +345,78 @@ fn pairs(flag: &'static str, entries: &[String]) -> Result<BTreeMap<String, Stri
         .filter(|entry| !entry.is_empty())
         .map(pair)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cloud::aws::settings::Gates;
+
+    #[derive(Debug, Parser)]
+    struct Only {
+        #[command(flatten)]
+        aws: AwsArgs,
+    }
+
+    fn gates(text: &str) -> Result<Gates, AwsArgsError> {
+        let only = Only::try_parse_from(["onehop", "--aws-vpc-id=vpc-1", text]).unwrap();
+        let cluster = "my-cluster".to_owned();
+        let tail = Duration::from_mins(2);
+        let install = InstallId::from("my-install");
+        let config = only
+            .aws
+            .resolve(install, Some(&cluster), NodeProxy::Beside, tail);
+        config.map(|config| config.settings.gates)
+    }
+
+    #[test]
+    fn aws822_gates_of_the_peer_are_understood_with_its_defaults_and_others_passed_over() {
+        let of = |gates: &Gates| {
+            let Gates {
+                ip_targets,
+                security_groups,
+                tcp_udp,
+                default_tags_low,
+                subnets_of_cluster,
+                subnets_by_routes,
+            } = gates;
+            [
+                ("EnableIPTargetType", ip_targets.is_on()),
+                ("NLBSecurityGroup", security_groups.is_on()),
+                ("EnableTCPUDPListener", tcp_udp.is_on()),
+                ("EnableDefaultTagsLowPriority", default_tags_low.is_on()),
+                ("SubnetsClusterTagCheck", subnets_of_cluster.is_on()),
+                ("SubnetDiscoveryByReachability", subnets_by_routes.is_on()),
+            ]
+        };
+        let defaults = of(&Gates::default());
+        assert_eq!(
+            defaults.map(|(_, on)| on),
+            [true, true, false, false, true, true],
+            "AWS-822"
+        );
+        for (n, (name, on)) in defaults.into_iter().enumerate() {
+            let turned = gates(&format!("--feature-gates={name}={}", !on)).unwrap();
+            let mut wanted = defaults;
+            wanted[n].1 = !on;
+            assert_eq!(of(&turned), wanted, "AWS-822: {name}");
+        }
+        let others = "--feature-gates=EnhancedDefaultBehavior=true,EnableRGTAPI=true";
+        assert_eq!(gates(others).unwrap(), Gates::default(), "AWS-822");
+        assert!(gates("--feature-gates=NLBSecurityGroup=maybe").is_err());
+    }
+
+    #[test]
+    fn aws006_aws822_only_services_of_type_load_balancer_where_the_gate_says_so() {
+        let kinds = |text: &str| {
+            let only = Only::try_parse_from(["onehop", text]).unwrap();
+            only.aws.kinds()
+        };
+        let gate = "--feature-gates=ServiceTypeLoadBalancerOnly";
+        assert_eq!(kinds(&format!("{gate}=true")), Kinds::LoadBalancer);
+        assert_eq!(kinds(&format!("{gate}=false")), Kinds::Any);
+        assert_eq!(kinds("--aws-vpc-id=vpc-1"), Kinds::Any, "AWS-822: off");
+    }
 }

@@ -127,6 +127,10 @@ pub struct Gates {
     pub tcp_udp: Gate,
     /// `EnableDefaultTagsLowPriority`.
     pub default_tags_low: Gate,
+    /// `SubnetsClusterTagCheck`: subnets that are tagged for other clusters only are not discovered.
+    pub subnets_of_cluster: Gate,
+    /// `SubnetDiscoveryByReachability`: where no subnet has the role's tag, routes decide.
+    pub subnets_by_routes: Gate,
 }
 
 impl Default for Gates {
@@ -136,6 +140,8 @@ impl Default for Gates {
             security_groups: Gate::On,
             tcp_udp: Gate::Off,
             default_tags_low: Gate::Off,
+            subnets_of_cluster: Gate::On,
+            subnets_by_routes: Gate::On,
         }
     }
 }

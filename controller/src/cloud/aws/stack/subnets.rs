@@ -98,7 +98,7 @@ impl Builder<'_> {
         let all = self.network.subnets.values();
         let mut candidates: Vec<&Subnet> = all.clone().filter(has_role).collect();
         let mut rejected: Vec<String> = Vec::new();
-        if candidates.is_empty() {
+        if candidates.is_empty() && self.settings.gates.subnets_by_routes.is_on() {
             let public = scheme == Scheme::InternetFacing;
             candidates = all
                 .clone()
@@ -147,7 +147,8 @@ impl Builder<'_> {
             .keys()
             .filter_map(|k| k.strip_prefix(CLUSTER_TAG))
             .collect();
-        if !clusters.is_empty() && !clusters.contains(&self.settings.cluster.as_str()) {
+        let checked = self.settings.gates.subnets_of_cluster.is_on() && !clusters.is_empty();
+        if checked && !clusters.contains(&self.settings.cluster.as_str()) {
             return Some(format!("tagged for cluster {} only", clusters.join(", ")));
         }
         if subnet.free < FREE {

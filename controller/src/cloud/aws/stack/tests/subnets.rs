@@ -190,3 +190,31 @@ fn aws221_another_address_is_asked_for_in_vain_and_that_is_said() {
         assert!(other[0].contains(part), "AWS-221: {other:?}");
     }
 }
+
+#[test]
+fn aws822_aws200_aws201_gates_let_subnets_of_other_clusters_in_and_routes_decide_nothing() {
+    let mut net = three();
+    let role = ("kubernetes.io/role/internal-elb", "");
+    let other = ("kubernetes.io/cluster/other", "owned");
+    for subnet in net.subnets.values_mut() {
+        subnet.tags = [role, other]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+    }
+    let text = refused(&settings(), &tls_service(), &net);
+    assert!(text.contains("tagged for cluster other"), "AWS-201: {text}");
+    let mut open = settings();
+    open.gates.subnets_of_cluster = Gate::Off;
+    let stack = stack_of(&open, &tls_service(), &net, None).unwrap();
+    assert_eq!(stack.balancer.subnets.len(), 3, "AWS-822");
+    for subnet in net.subnets.values_mut() {
+        subnet.tags.clear();
+        subnet.public = Some(false);
+    }
+    let stack = stack_of(&settings(), &tls_service(), &net, None).unwrap();
+    assert_eq!(stack.balancer.subnets.len(), 3, "AWS-200: by their routes");
+    let mut by_tags = settings();
+    by_tags.gates.subnets_by_routes = Gate::Off;
+    let text = refused(&by_tags, &tls_service(), &net);
+    assert!(text.contains("no tag"), "AWS-822: {text}");
+}
