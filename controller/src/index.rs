@@ -423,3 +423,6 @@ fn service_key(key: &ObjectKey) -> ServiceKey {
 fn touched<V>(changes: Vec<Change<V>>) -> Touched {
     Touched::Services(changes.into_iter().map(|c| service_key(&c.key)).collect())
 }
+
+#[cfg(test)]
+mod tests;

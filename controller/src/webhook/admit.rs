@@ -125,6 +125,30 @@ mod tests {
     }
 
     #[test]
+    fn aws008_aws959_new_pods_are_reviewed_and_nothing_else_and_none_is_refused() {
+        let chart = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/onehop");
+        let mut reviewing = Vec::new();
+        for file in std::fs::read_dir(chart.join("templates")).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            if text.contains("kind: MutatingWebhookConfiguration")
+                || text.contains("kind: ValidatingWebhookConfiguration")
+            {
+                reviewing.push(text);
+            }
+        }
+        let [text] = reviewing.as_slice() else {
+            panic!("AWS-008: {} templates", reviewing.len());
+        };
+        let all = |key: &str| -> Vec<&str> {
+            let lines = text.lines().map(str::trim);
+            lines.filter_map(|line| line.strip_prefix(key)).collect()
+        };
+        assert_eq!(all("resources: "), ["[pods]"], "AWS-008: no Service");
+        assert_eq!(all("operations: "), ["[CREATE]"], "AWS-959");
+        assert_eq!(all("failurePolicy: "), ["Ignore"], "AWS-959");
+    }
+
+    #[test]
     fn aws500_aws501_gates_are_added_once_beside_those_that_are_there() {
         let wanted = Injection {
             gates: vec!["a".to_owned(), "b".to_owned()],

@@ -1,5 +1,5 @@
 //! What somebody else changes in the account is put right within five minutes, and looking for it costs what it may
-//! (AWS-326, AWS-423, AWS-660, AWS-704, AWS-954).
+//! (AWS-326, AWS-423, AWS-426, AWS-660, AWS-704, AWS-954).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -135,7 +135,10 @@ async fn aws704_aws326_aws954_a_quarter_of_an_hour_at_rest_costs_a_few_listings_
     }
     for listing in ["SecurityGroups", "Subnets", "Vpcs"] {
         let times = of(&format!("ec2:Describe{listing}"));
-        assert!((3..=5).contains(&times), "AWS-326, AWS-704: {spent:?}");
+        assert!(
+            (3..=5).contains(&times),
+            "AWS-326, AWS-426, AWS-704: {spent:?}"
+        );
     }
     let health = of(&format!("{ELB}:DescribeTargetHealth"));
     assert!((10..=MINUTES + 1).contains(&health), "AWS-423: {spent:?}");

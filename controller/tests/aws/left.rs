@@ -5,12 +5,12 @@ use std::time::Duration;
 use e2e_cloud::engine::Lag;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use onehop_core::crd::PROGRAMMED;
 use serde_json::json;
 
 use crate::account::{arns, balancers, pods, served, serves, targets};
-use crate::peer::call;
+use crate::peer::{bindings, call};
 use crate::world::{Flags, OWN_CLASS, World};
 
 fn groups(world: &World) -> Vec<String> {
@@ -62,8 +62,9 @@ async fn aws321_aws330_aws436_aws329_rules_and_shared_group_go_with_the_last_ser
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn aws127_aws801_aws803_ids_are_remembered_in_our_object_and_the_name_is_published_at_once() {
-    let world = World::provisioning(Lag::secs(40)).await;
+async fn aws127_aws801_aws803_aws715_aws442_ids_are_remembered_in_our_object_and_the_name_is_published_at_once()
+ {
+    let world = World::provisioning(Lag::secs(200)).await;
     world.endpoints("web", &[1, 2]).await;
     let _controller = world.controller(Flags::default()).await;
     world.service("web", OWN_CLASS, pods()).await;
@@ -80,7 +81,31 @@ async fn aws127_aws801_aws803_ids_are_remembered_in_our_object_and_the_name_is_p
             named && provisioning
         })
         .await;
+    let ports = json!([
+        { "name": "http", "port": 80, "targetPort": 8080 },
+        { "name": "more", "port": 81, "targetPort": 8080 },
+    ]);
+    let patch = Patch::Merge(json!({ "spec": { "ports": ports } }));
+    let services = world.api::<Service>();
+    services
+        .patch("web", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    world
+        .eventually("AWS-715: an edit is followed", async |w| {
+            let service = w.get("web").await;
+            let ingress = service.status.and_then(|s| s.load_balancer?.ingress);
+            let ports = ingress.into_iter().flatten().filter_map(|i| i.ports);
+            ports.flatten().any(|p| p.port == 81)
+        })
+        .await;
+    let balancer = world.balancer("web").await.and_then(|b| b.status);
+    let mut conditions = balancer.into_iter().flat_map(|s| s.conditions);
+    let waits = conditions.any(|c| c.type_ == PROGRAMMED && c.status == "False");
+    assert!(waits, "AWS-715: it is still provisioning");
     serves(&world).await;
+    let bound = bindings(&world).list(&ListParams::default()).await.unwrap();
+    assert!(bound.items.is_empty(), "AWS-442: no binding is needed");
     let ids = [balancers(&world), groups(&world)].concat();
     world
         .eventually("AWS-127: the record", async |w| {

@@ -128,6 +128,35 @@ mod tests {
     }
 
     #[test]
+    fn aws903_codes_decide_and_never_what_a_message_says() {
+        use aws_sdk_elasticloadbalancingv2::config::http::HttpResponse;
+        use aws_sdk_elasticloadbalancingv2::error::ErrorMetadata;
+        use aws_sdk_elasticloadbalancingv2::operation::delete_target_group::DeleteTargetGroupError;
+        let refused = |code: &str, message: &str| {
+            let told = ErrorMetadata::builder().code(code).message(message).build();
+            let error = DeleteTargetGroupError::generic(told);
+            let response = HttpResponse::new(400.try_into().unwrap(), "".into());
+            of_sdk("delete", &SdkError::service_error(error, response)).class
+        };
+        let text = "TargetGroupNotFound: Throttling, ResourceInUse";
+        assert_eq!(
+            refused("ValidationError", text),
+            Class::WrongInput,
+            "AWS-903"
+        );
+        assert_eq!(
+            refused("TargetGroupNotFound", ""),
+            Class::NotFound,
+            "AWS-903"
+        );
+        assert_eq!(
+            refused("ResourceInUse", "not found"),
+            Class::InUse,
+            "AWS-903"
+        );
+    }
+
+    #[test]
     fn aws843_a_missing_right_is_named() {
         let text = answer(
             "AccessDenied",
