@@ -102,7 +102,7 @@ fn kernel() -> Kernel {
     let options = Options {
         masquerade_mark: 0x4000,
         masquerade_all: false,
-        masquerade_ports: None,
+        masquerade_ports: Vec::new(),
         detector: Detector::Ranges(Vec::new()),
         beside_kube_proxy: false,
         before_iptables: false,

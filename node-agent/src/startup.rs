@@ -227,7 +227,7 @@ mod tests {
         Options {
             masquerade_mark: 0x4000,
             masquerade_all: false,
-            masquerade_ports: None,
+            masquerade_ports: Vec::new(),
             detector: Detector::Ranges(Vec::new()),
             beside_kube_proxy: true,
             before_iptables: false,

@@ -225,7 +225,7 @@ fn a_kernel_that_has_everything_passes_and_nothing_of_the_check_stays() {
         let options = Options {
             masquerade_mark: 0x4000,
             masquerade_all: false,
-            masquerade_ports: None,
+            masquerade_ports: Vec::new(),
             detector: Detector::Ranges(vec![
                 "10.244.0.0/16".parse().unwrap(),
                 "fd00:10:244::/56".parse().unwrap(),

@@ -48,7 +48,7 @@ pub struct Config {
     /// Masquerade all ClusterIP traffic.
     pub masquerade_all: bool,
     /// Source ports that masquerade chooses from (S-34).
-    pub masquerade_ports: Option<(u16, u16)>,
+    pub masquerade_ports: Vec<(u16, u16)>,
     /// The packet mark that asks for masquerade (one bit set).
     pub masquerade_mark: u32,
     /// What is left to the administrator (S-54, S-73).
@@ -94,7 +94,7 @@ impl Config {
             before_iptables: false,
             masquerade_mark: self.masquerade_mark,
             masquerade_all: self.masquerade_all,
-            masquerade_ports: self.masquerade_ports,
+            masquerade_ports: self.masquerade_ports.clone(),
             detector: self.detector.clone(),
             beside_kube_proxy: self.mode == Mode::Beside,
             service_cidrs: Vec::new(),
@@ -160,7 +160,8 @@ impl Args {
             proxy_name: self.service_proxy_name.clone(),
             detector: self.detector()?,
             masquerade_all: self.masquerade_all,
-            masquerade_ports: reserved_ports(&self.reserve_node_ports)?.and_then(ports_beside),
+            masquerade_ports: reserved_ports(&self.reserve_node_ports)?
+                .map_or_else(Vec::new, ports_beside),
             masquerade_mark: 1 << self.iptables_masquerade_bit,
             choices: Choices {
                 local_empty: self.local_empty,
@@ -284,18 +285,16 @@ fn reserved_ports(text: &str) -> Result<Option<(u16, u16)>, ArgsError> {
 /// The first port that a user may have without privilege, and that masquerade gives by itself.
 const FIRST_PORT: u16 = 1024;
 
-/// The ports below or above a range, whichever are more: a rule translates to one range. None where hardly any are left.
-fn ports_beside((first, last): (u16, u16)) -> Option<(u16, u16)> {
+/// The ports below and above a range, the more of them first; a side of hardly any is left out.
+fn ports_beside((first, last): (u16, u16)) -> Vec<(u16, u16)> {
     const FEW: u16 = 4096;
     let below = (FIRST_PORT, first.saturating_sub(1));
     let above = (last.saturating_add(1).max(FIRST_PORT), u16::MAX);
-    let count = |(first, last): (u16, u16)| last.saturating_sub(first);
-    let beside = if count(above) >= count(below) {
-        above
-    } else {
-        below
-    };
-    (count(beside) >= FEW).then_some(beside)
+    let count = |(first, last): &(u16, u16)| last.saturating_sub(*first);
+    let mut sides = vec![above, below];
+    sides.retain(|side| count(side) >= FEW);
+    sides.sort_by_key(|side| std::cmp::Reverse(count(side)));
+    sides
 }
 
 /// What is asked on the node itself is answered by loopback only, so there is always one (S-300, S-312).

@@ -1,4 +1,4 @@
-//! Which chains made on demand exist, and how many verdicts and chains name each of them (S-230, S-247).
+//! Which chains made on demand exist, and how many elements and chains need each of them (S-230, S-247).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::table::element::{Data, ElementKey};
 /// Use of one chain.
 #[derive(Debug)]
 enum Use {
-    /// So many verdicts and chains name it.
+    /// So many elements and chains need it.
     Named(usize),
     /// None since then.
     Resting(Time),
@@ -25,7 +25,7 @@ enum Use {
 #[derive(Debug)]
 pub(super) struct Chains {
     chains: BTreeMap<OnDemand, Use>,
-    /// Which chain each committed verdict names: a removal tells only the key.
+    /// Which chain each committed element needs: a removal tells only the key.
     named: BTreeMap<ElementKey, OnDemand>,
 }
 
@@ -106,7 +106,7 @@ impl Chains {
     }
 
     fn name(&mut self, key: ElementKey, data: Option<&Data>) {
-        if let Some(chain) = OnDemand::named_by(data) {
+        if let Some(chain) = OnDemand::named_by(key.1, data) {
             self.named.insert(key, chain);
             self.count(chain);
         }

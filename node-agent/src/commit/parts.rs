@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use onehop_core::time::Time;
-use onehop_nft::{Batch, Chain, Element, FailedOp, Table};
+use onehop_nft::{Batch, Element, FailedOp, Table};
 
 use super::chains::Chains;
 use super::skeleton::add_rules;
@@ -312,11 +312,11 @@ fn known(
     element
 }
 
-/// Chains that a part's verdicts name, with those that they need, as far as they do not exist.
+/// Chains that a part's elements need, with those that these need, as far as they do not exist.
 fn new_chains(part: &Part, chains: &Chains) -> BTreeSet<OnDemand> {
-    let named = part.added().values();
+    let named = part.added().iter();
     named
-        .filter_map(|data| OnDemand::named_by(data.as_ref()))
+        .filter_map(|((_, set, _), data)| OnDemand::named_by(*set, data.as_ref()))
         .flat_map(|chain| chain.needs().into_iter().chain([chain]))
         .filter(|chain| !chains.exists(*chain))
         .collect()
@@ -336,7 +336,7 @@ pub(super) fn add_chains(
     }
     for chain in chains {
         let name = chain.name();
-        batch.add_chain(&layout.table, &Chain::regular(&name));
+        batch.add_chain(&layout.table, &chain.chain());
         add_rules(
             batch,
             layout,

@@ -31,9 +31,9 @@ pub(super) struct Held {
 impl Held {
     /// The chains that a table with these elements needs, and those that are in store.
     fn needed_chains(&self) -> BTreeSet<OnDemand> {
-        let named = self.elements.values();
+        let named = self.elements.iter();
         let mut chains: BTreeSet<OnDemand> = named
-            .filter_map(|data| OnDemand::named_by(data.as_ref()))
+            .filter_map(|((_, set, _), data)| OnDemand::named_by(*set, data.as_ref()))
             .flat_map(|chain| chain.needs().into_iter().chain([chain]))
             .collect();
         chains.extend(class::in_store().map(|(kind, count)| OnDemand::Class(kind, count)));
@@ -263,11 +263,9 @@ fn read(socket: &mut Socket, layout: &Layout, now: Time) -> Result<(Held, Static
         }
     }
     let chains = read_chains(socket, layout, &mut held)?;
-    let in_store = class::in_store().map(|(kind, count)| OnDemand::Class(kind, count));
-    let stored = in_store
-        .into_iter()
-        .all(|chain| held.chains.contains(&chain));
-    let state = if fits && stored {
+    // A hook can be deleted while elements need it: no verdict names it.
+    let complete = held.needed_chains().is_subset(&held.chains);
+    let state = if fits && complete {
         chains
     } else {
         Static::Differs
@@ -311,7 +309,7 @@ fn read_chains(socket: &mut Socket, layout: &Layout, held: &mut Held) -> Result<
             }
             (None, Some(demanded)) => {
                 held.chains.insert(demanded);
-                fits &= chain.base.is_none();
+                fits &= chain.base == demanded.chain().base;
                 alike(&chain.name, &demanded.rules(layout.family, &layout.options))
             }
             (None, None) => {

@@ -1,10 +1,11 @@
 //! The static part of the target guard (12.9): its chains, and those that bring replies back by the interface of arrival.
 //!
-//! All of it is there from the agent's start, with empty maps (S-135, ZD-44). Everything that changes is an element, also
-//! the uplinks: the chains per uplink exist for every number, and maps by interface name lead to them (S-402).
+//! All that NAT needs is there from the agent's start, with empty maps (S-135, ZD-44); what only later packets need comes
+//! with the first element (`hooks`). Everything that changes is an element, also the uplinks: the chains per uplink exist
+//! for every number, and maps by interface name lead to them (S-402).
 
 use onehop_nft::expr::{CT_STATUS_DNAT, DynsetOp, Expr, PayloadAt, PayloadBase, Reg};
-use onehop_nft::{Chain, ChainType, CmpOp, CtDirection, Field, FieldType, Hook, Rule, Set, Value};
+use onehop_nft::{CmpOp, CtDirection, Field, FieldType, Rule, Set, Value};
 
 use super::counts::Counted;
 use super::element::{Family, MAX_UPLINK, SetId, UplinkNumber};
@@ -79,18 +80,25 @@ pub(super) fn regular_chains(family: Family) -> Vec<(String, Vec<Rule>)> {
     chains
 }
 
-/// The base chains beside `nat-prerouting`.
-pub(super) fn base_chains(family: Family) -> Vec<(Chain, Vec<Rule>)> {
-    let marked = |op| rule(family).masked(Field::CtMark, UPLINK_MASK, op, 0);
+fn marked(family: Family, op: CmpOp) -> Rule {
+    rule(family).masked(Field::CtMark, UPLINK_MASK, op, 0)
+}
+
+/// Replies of a connection that came by a remembered uplink (S-402).
+pub(super) fn replies(family: Family) -> Rule {
+    marked(family, CmpOp::Neq)
+        .ct_direction(CtDirection::Reply)
+        .jump(UPLINK_RESTORE)
+}
+
+/// Those that the node makes itself (S-405).
+pub(super) fn local_replies(family: Family) -> Vec<Rule> {
     let icmp = match family {
         Family::V4 => 1,
         Family::V6 => 58,
     };
-    let replies = marked(CmpOp::Neq)
-        .ct_direction(CtDirection::Reply)
-        .jump(UPLINK_RESTORE);
-    let local_replies = vec![
-        marked(CmpOp::Eq).ret(),
+    vec![
+        marked(family, CmpOp::Eq).ret(),
         rule(family).ct_direction(CtDirection::Original).ret(),
         // Its source was chosen before: it leaves by the interface that owns that (S-405).
         rule(family)
@@ -99,30 +107,15 @@ pub(super) fn base_chains(family: Family) -> Vec<(Chain, Vec<Rule>)> {
         rule(family)
             .cmp(Field::L4Proto, CmpOp::Neq, Value::new().u8(icmp))
             .jump(UPLINK_RESTORE),
-    ];
-    let of_the_dead = by_uplink(family)
+    ]
+}
+
+/// Packets from outside to a target that is gone, which nothing translated (S-414).
+pub(super) fn of_the_dead(family: Family) -> Rule {
+    by_uplink(family)
         .ct_status(CT_STATUS_DNAT, false)
         .in_set(&K, SetId::DeadKeys.name())
-        .jump(DEAD);
-    let (filter, route) = (ChainType::Filter, ChainType::Route);
-    vec![
-        (
-            Chain::base("restore-prerouting", filter, Hook::Prerouting, -150),
-            vec![replies],
-        ),
-        (
-            Chain::base("restore-output", route, Hook::Output, -150),
-            local_replies,
-        ),
-        (
-            Chain::base("guard-dead", filter, Hook::Prerouting, -90),
-            vec![of_the_dead],
-        ),
-        (
-            Chain::base("guard-refusals", filter, Hook::Forward, 10),
-            vec![refusal(family)],
-        ),
-    ]
+        .jump(DEAD)
 }
 
 fn rule(family: Family) -> Rule {
@@ -216,7 +209,7 @@ pub(super) fn own_sets(family: Family) -> [Set; 1] {
 /// The answer of a closed port, to a client outside, for a target that is listed. A server that exits at once closes its
 /// port before anybody can know; the guard follows within milliseconds. So the first refusal of a connection is not
 /// delivered: the client's SYN comes again after a second and is steered, or refused for good.
-fn refusal(family: Family) -> Rule {
+pub(super) fn refusal(family: Family) -> Rule {
     let original = CtDirection::Original;
     let sequence = PayloadAt {
         base: PayloadBase::Transport,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use onehop_nft::expr::{CT_STATE_NEW, CT_STATUS_DNAT, NAT_FULLY_RANDOM};
-use onehop_nft::{Chain, ChainType, CmpOp, CtDirection, Field, Hook, Rule, Set, Table};
+use onehop_nft::{Chain, ChainType, CmpOp, CtDirection, Field, Hook, Rule, Set, Table, Value};
 
 use super::counts;
 use super::element::{Family, SetId};
@@ -16,12 +16,14 @@ use super::set::REJECT_CHAIN;
 /// Name of our tables (S-201).
 pub const TABLE: &str = "onehop";
 /// The table's comment; carries the layout version (S-132).
-pub const VERSION: &str = "onehop node agent, layout 6";
+pub const VERSION: &str = "onehop node agent, layout 7";
 /// Remembers by which uplink a connection came (S-404); does nothing while there is one uplink (S-402).
 pub const UPLINK_MARK: &str = "uplink-mark";
 
 /// Asks for masquerade in postrouting.
 pub const MASQUERADE: &str = "masquerade-mark";
+/// Masquerades.
+const SOURCE: &str = "masquerade";
 
 /// Fields of the frontend key K.
 pub(super) const K: [Field; 3] = [Field::Daddr, Field::L4Proto, Field::Dport];
@@ -35,8 +37,9 @@ pub struct Options {
     pub masquerade_mark: u32,
     /// Masquerade all `ClusterIP` traffic (S-60).
     pub masquerade_all: bool,
-    /// Source ports that masquerade chooses from; all of them, if it is free (S-34).
-    pub masquerade_ports: Option<(u16, u16)>,
+    /// Ranges of source ports that masquerade chooses from, by how many they are, at most two; all ports, if there is
+    /// none (S-34).
+    pub masquerade_ports: Vec<(u16, u16)>,
     /// How pods are told from others.
     pub detector: Detector,
     /// Whether kube-proxy runs on this node too; decides where the checks stand (S-128).
@@ -113,6 +116,13 @@ pub fn table(family: Family) -> Table {
     Table::new(nft_family(family), TABLE)
 }
 
+/// New connections to a Service with affinity (S-237); a hook's rule.
+pub(super) fn record_new(family: Family) -> Rule {
+    Rule::new(nft_family(family))
+        .ct_state(CT_STATE_NEW)
+        .jump("record")
+}
+
 impl Layout {
     /// The static part of a family's table.
     pub fn new(family: Family, options: &Options) -> Self {
@@ -122,7 +132,6 @@ impl Layout {
         sets.extend(counts::own_sets(family));
         let mut chains = rules.regular_chains();
         chains.extend(rules.base_chains());
-        chains.extend(guard::base_chains(family));
         Self {
             family,
             table: table(family),
@@ -174,6 +183,7 @@ impl Rules<'_> {
     fn regular_chains(&self) -> Vec<(Chain, Vec<Rule>)> {
         let own = [
             (MASQUERADE, vec![self.mark(self.rule())]),
+            (SOURCE, self.masquerade()),
             (
                 REJECT_CHAIN,
                 vec![
@@ -204,6 +214,12 @@ impl Rules<'_> {
             ("source-ranges", self.source_ranges()),
             ("no-endpoints", self.no_endpoints()),
             ("cluster-ips-check", self.cluster_ips_check()),
+            (
+                "checks",
+                ["no-endpoints", "cluster-ips-check"]
+                    .map(|chain| self.rule().jump(chain))
+                    .into(),
+            ),
             ("record", self.record()),
         ];
         let own = own.map(|(name, rules)| (name.to_owned(), rules));
@@ -363,14 +379,8 @@ impl Rules<'_> {
         };
         let ranges = || vec![self.new_only().jump("source-ranges")];
         let services = || vec![self.rule().jump("services")];
-        let record = || vec![self.new_only().jump("record")];
         let input = vec![self.new_only().jump("no-endpoints")];
-        let checks = || {
-            vec![
-                self.new_only().jump("no-endpoints"),
-                self.new_only().jump("cluster-ips-check"),
-            ]
-        };
+        let checks = || vec![self.new_only().jump("checks")];
         let (filter, nat) = (ChainType::Filter, ChainType::Nat);
         vec![
             (
@@ -402,18 +412,6 @@ impl Rules<'_> {
                 checks(),
             ),
             (
-                Chain::base("affinity-forward", filter, Hook::Forward, 50),
-                record(),
-            ),
-            (
-                Chain::base("affinity-input", filter, Hook::Input, 50),
-                record(),
-            ),
-            (
-                Chain::base("affinity-output", filter, Hook::Output, 50),
-                record(),
-            ),
-            (
                 Chain::base("nat-postrouting", nat, Hook::Postrouting, 100),
                 self.postrouting(),
             ),
@@ -431,14 +429,25 @@ impl Rules<'_> {
                 .masked(Field::Mark, bit, CmpOp::Eq, bit)
                 .set_mark(!bit, 0),
         ]
-        .map(|rule| self.masquerade(rule))
+        .map(|rule| rule.goto(SOURCE))
         .into()
     }
 
-    fn masquerade(&self, rule: Rule) -> Rule {
-        match self.options.masquerade_ports {
-            Some(ports) => rule.masquerade_to_ports(ports, NAT_FULLY_RANDOM),
-            None => rule.masquerade(NAT_FULLY_RANDOM),
+    /// A rule names one range of ports. The smaller of two gets its share by chance, so that both fill up alike.
+    fn masquerade(&self) -> Vec<Rule> {
+        let to = |rule: Rule, ports| rule.masquerade_to_ports(ports, NAT_FULLY_RANDOM);
+        let count = |(first, last): (u16, u16)| u32::from(last.saturating_sub(first)) + 1;
+        match *self.options.masquerade_ports {
+            [] => vec![self.rule().masquerade(NAT_FULLY_RANDOM)],
+            [most, fewer, ..] => {
+                let chance = Field::Random {
+                    modulus: ((count(most) + count(fewer)) / count(fewer)).max(2),
+                    offset: 0,
+                };
+                let some = self.rule().cmp(chance, CmpOp::Eq, Value::new().u32_host(0));
+                vec![to(some, fewer), to(self.rule(), most)]
+            }
+            [all] => vec![to(self.rule(), all)],
         }
     }
 }

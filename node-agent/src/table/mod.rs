@@ -7,5 +7,6 @@ pub mod counts;
 pub mod demand;
 pub mod element;
 pub mod guard;
+pub mod hooks;
 pub mod layout;
 pub mod set;

@@ -487,12 +487,12 @@ fn decode_verdict(verdict: &onehop_nft::Verdict) -> Option<Verdict> {
         onehop_nft::Verdict::Goto(chain) => match OnDemand::parse(chain) {
             Some(OnDemand::Class(kind, count)) => Some(Verdict::Class(kind, count)),
             Some(OnDemand::Record(record)) => Some(Verdict::Record(record)),
-            Some(OnDemand::Sticky(_)) => None,
+            Some(OnDemand::Sticky(_) | OnDemand::Hook(_)) => None,
             None => uplink(chain, mark_uplink).map(Verdict::MarkUplink),
         },
         onehop_nft::Verdict::Jump(chain) => match OnDemand::parse(chain) {
             Some(OnDemand::Sticky(sticky)) => Some(Verdict::Sticky(sticky)),
-            Some(OnDemand::Class(..) | OnDemand::Record(_)) => None,
+            Some(OnDemand::Class(..) | OnDemand::Record(_) | OnDemand::Hook(_)) => None,
             None => uplink(chain, to_uplink).map(Verdict::ToUplink),
         },
         _ => None,

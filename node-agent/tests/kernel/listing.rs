@@ -203,7 +203,12 @@ fn s67_s68_s263_hooks_stand_where_others_expect_them_and_the_mark_is_cleared_whe
             // DI-51
             (
                 "S-67",
-                "meta mark & 0x00004000 == 0x00004000 meta mark set meta mark & 0xffffbfff masquerade to :32768-65535 fully-random",
+                "meta mark & 0x00004000 == 0x00004000 meta mark set meta mark & 0xffffbfff goto masquerade",
+            ),
+            // Both sides of the node ports, either by its share.
+            (
+                "S-34",
+                "numgen random mod 2 0 masquerade to :1024-29999 fully-random\n\t\tmasquerade to :32768-65535 fully-random\n",
             ),
             // S-423: what is in the window goes to its own chain for the number of endpoints.
             ("S-423", ". tcp . 8082 timeout 13m : goto w1 }"),

@@ -14,6 +14,7 @@ mod alone;
 #[path = "../common/mod.rs"]
 mod common;
 mod flows;
+mod hooks;
 mod lab;
 mod listing;
 mod model;

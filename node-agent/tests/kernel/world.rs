@@ -54,7 +54,7 @@ pub(crate) fn options() -> Options {
     Options {
         masquerade_mark: 0x4000,
         masquerade_all: false,
-        masquerade_ports: Some((32_768, 65_535)),
+        masquerade_ports: vec![(32_768, 65_535), (1_024, 29_999)],
         detector: Detector::Ranges(vec![
             "10.244.0.0/16".parse().unwrap(),
             "fd00:244::/32".parse().unwrap(),

@@ -92,7 +92,10 @@ fn s305_own_flags_have_defaults_and_what_is_wrong_is_named() {
     assert_eq!(config.proxy_name, "other");
     assert!(config.override_kube_proxy && config.node_file.is_some());
     assert_eq!(config.settings.reserved_ports, None);
-    assert_eq!(config.masquerade_ports, None, "S-34: turned off with it");
+    assert!(
+        config.masquerade_ports.is_empty(),
+        "S-34: turned off with it"
+    );
     assert_eq!(config.settings.liberal, Liberal::On, "S-97");
     assert_eq!(
         config.choices,
@@ -120,7 +123,7 @@ fn s305_own_flags_have_defaults_and_what_is_wrong_is_named() {
     assert!(wrong.to_string().contains("40000-30000"), "{wrong}");
 }
 
-/// S-34: a rule can name one range of ports only, so the larger side of what is reserved is used.
+/// S-34: a rule can name one range of ports only; there is one for each side of what is reserved.
 #[test]
 fn s34_masquerade_takes_no_port_that_is_reserved() {
     let of = |reserved: &str| {
@@ -129,12 +132,18 @@ fn s34_masquerade_takes_no_port_that_is_reserved() {
         config.expect("resolves").masquerade_ports
     };
     let default = parse(&[]).resolve().expect("resolves").masquerade_ports;
-    assert_eq!(default, Some((32_768, 65_535)), "S-34: on by default");
-    assert_eq!(of("50000-60000"), Some((1_024, 49_999)));
-    assert_eq!(of("1-20000"), Some((20_001, 65_535)));
-    assert_eq!(of("40000-65535"), Some((1_024, 39_999)));
+    assert_eq!(
+        default,
+        [(32_768, 65_535), (1_024, 29_999)],
+        "S-34: on by default"
+    );
+    assert_eq!(of("50000-60000"), [(1_024, 49_999), (60_001, 65_535)]);
+    // A side of hardly any ports is left out.
+    assert_eq!(of("50000-65000"), [(1_024, 49_999)]);
+    assert_eq!(of("1-20000"), [(20_001, 65_535)]);
+    assert_eq!(of("40000-65535"), [(1_024, 39_999)]);
     // Nothing worth having is left: better a node port than no port.
-    assert_eq!(of("1-65535"), None);
+    assert!(of("1-65535").is_empty());
 }
 
 #[test]

@@ -4,8 +4,10 @@ use onehop_nft::expr::CtDirection;
 use onehop_nft::{ChainType, CmpOp, Field};
 
 use super::*;
+use crate::table::demand::OnDemand;
 use crate::table::element::MAX_UPLINK;
 use crate::table::guard::{UPLINK_MASK, uplink_bits};
+use crate::table::hooks::OnHook;
 
 fn chain(family: Family, name: &str) -> (Chain, Vec<Rule>) {
     let layout = Layout::new(family, &options());
@@ -37,9 +39,10 @@ fn s401_numbers_of_uplinks_share_no_bit_with_anybody_elses_marks() {
 fn s405_s422_errors_leave_by_the_interface_that_owns_their_source_and_all_else_by_that_of_arrival()
 {
     for (family, icmp) in [(Family::V4, 1), (Family::V6, 58)] {
-        let (chain, rules) = chain(family, "restore-output");
-        let base = chain.base.expect("a base chain");
+        let hook = OnDemand::Hook(OnHook::RestoreOutput);
+        let base = hook.chain().base.expect("a base chain");
         assert_eq!(base.kind, ChainType::Route, "S-405: routed again");
+        let rules = hook.rules(family, &options());
         let by_source = rule(family)
             .l4proto(icmp)
             .vmap(&[Field::Saddr], SetId::UplinkAddresses.name());

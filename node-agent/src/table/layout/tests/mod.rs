@@ -15,7 +15,7 @@ fn options() -> Options {
     Options {
         masquerade_mark: 0x4000,
         masquerade_all: false,
-        masquerade_ports: None,
+        masquerade_ports: Vec::new(),
         detector: Detector::Ranges(
             ["10.244.0.0/16", "fd00:244::/32"]
                 .map(|net| net.parse().expect("a range"))
