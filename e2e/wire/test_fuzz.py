@@ -13,8 +13,8 @@ from walk import Judge
 # Calls of each operation of ELBv2; of EC2 those that the fake serves are called.
 ROUNDS = 60
 EC2 = [
-    "AuthorizeSecurityGroupIngress", "CreateSecurityGroup", "DeleteSecurityGroup", "DescribeSecurityGroups",
-    "DescribeSubnets", "DescribeVpcs", "RevokeSecurityGroupIngress",
+    "AuthorizeSecurityGroupIngress", "CreateSecurityGroup", "DeleteSecurityGroup",
+    "DescribeNetworkInterfaces", "DescribeSecurityGroups", "DescribeSubnets", "DescribeVpcs", "RevokeSecurityGroupIngress",
 ]
 
 

@@ -50,6 +50,14 @@ pub(super) struct AwsArgs {
     /// Keys of tags that others manage (provider aws).
     #[arg(long, env = "ONEHOP_EXTERNAL_MANAGED_TAGS", value_delimiter = ',')]
     external_managed_tags: Vec<String>,
+    /// Tags of the security group that takes a target's rules where the target carries several, beside the cluster's own
+    /// tag, as k=v,k=v (provider aws).
+    #[arg(
+        long,
+        env = "ONEHOP_SERVICE_TARGET_ENI_SECURITY_GROUP_TAGS",
+        value_delimiter = ','
+    )]
+    service_target_eni_security_group_tags: Vec<String>,
     /// Policy of TLS listeners (provider aws).
     #[arg(
         long,
@@ -214,6 +222,10 @@ impl AwsArgs {
                 elb: endpoints.get("elasticloadbalancing").cloned(),
                 ec2: endpoints.get("ec2").cloned(),
                 credentials: None,
+                target_group_tags: pairs(
+                    "service-target-eni-security-group-tags",
+                    &self.service_target_eni_security_group_tags,
+                )?,
                 limits: self.limits()?,
             },
             settings,

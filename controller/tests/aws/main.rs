@@ -14,6 +14,7 @@ mod drift;
 mod economy;
 #[path = "../shared/gated.rs"]
 mod gated;
+mod interfaces;
 mod left;
 mod owners;
 mod peer;

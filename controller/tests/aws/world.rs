@@ -8,7 +8,7 @@ use std::time::Duration;
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::SharedCredentialsProvider;
 use e2e_apiserver::{ApiServer, Config as ApiConfig, Identity, Serving};
-use e2e_cloud::aws::{Aws as FakeAws, Machine, Setup, SubnetSetup};
+use e2e_cloud::aws::{Aws as FakeAws, Interface, Machine, Setup, SubnetSetup};
 use e2e_cloud::driver::VirtualNode;
 use e2e_cloud::engine::{Config, Lag, Profile};
 use e2e_cloud::scale::Scale;
@@ -183,6 +183,7 @@ impl World {
             id: machine(n),
             address: [10, 0, 1, n].into(),
             zone: "a".to_owned(),
+            security_groups: Vec::new(),
         };
         let of_nodes = tags(&[(&format!("kubernetes.io/cluster/{CLUSTER}"), "owned")]);
         let aws = FakeAws::new(
@@ -203,6 +204,13 @@ impl World {
                 addresses: "198.51.100.0/24".parse().unwrap(),
             },
         );
+        // As the CNI does: addresses of pods are of a range of some machine's interface.
+        aws.set_interfaces(vec![Interface {
+            id: "eni-pods".to_owned(),
+            addresses: Vec::new(),
+            prefixes: vec!["10.244.1.0/24".parse().unwrap()],
+            security_groups: vec!["sg-0000nodes".to_owned()],
+        }]);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let rest = tokio::spawn(aws.clone().serve(listener));
@@ -248,6 +256,7 @@ impl World {
             elb: Some(self.url.clone()),
             ec2: Some(self.url.clone()),
             credentials: Some(SharedCredentialsProvider::new(credentials)),
+            target_group_tags: tags(&[]),
             limits,
         };
         let client = AwsClient::connect(access, install, CLUSTER.to_owned(), clock);

@@ -4,7 +4,7 @@ use super::{World, lb_node::LbNode};
 use anyhow::{Context, Result};
 use e2e_cloud::{
     Cloud,
-    aws::{Aws, Machine, OnRules, Rights, Setup, SubnetSetup},
+    aws::{Aws, Interface, Machine, OnRules, Rights, Setup, SubnetSetup},
 };
 use e2e_fabric::Fabric;
 use e2e_kubelet::Kubelet;
@@ -91,11 +91,20 @@ pub(super) fn provider_id(zone: &str, index: usize) -> String {
 
 /// Makes each node a machine, with a subnet for its pods that is no load balancer's.
 pub(super) fn machines(aws: &Aws, kubelets: &[Kubelet], zones: &[&str]) {
+    let mut interfaces = Vec::new();
     for (index, (kubelet, zone)) in kubelets.iter().zip(zones.iter().cycle()).enumerate() {
         aws.add_machine(Machine {
             id: machine_id(index),
             address: kubelet.node().address().into(),
             zone: (*zone).to_owned(),
+            security_groups: Vec::new(),
+        });
+        // As the CNI does: pods have addresses of a range of their machine's interface.
+        interfaces.push(Interface {
+            id: format!("eni-pods-{index:04x}"),
+            addresses: Vec::new(),
+            prefixes: vec![kubelet.node().pod_cidr().into()],
+            security_groups: vec!["sg-0000nodes".to_owned()],
         });
         aws.add_subnet(SubnetSetup {
             id: format!("subnet-pods-{index:04x}"),
@@ -104,6 +113,7 @@ pub(super) fn machines(aws: &Aws, kubelets: &[Kubelet], zones: &[&str]) {
             tags: BTreeMap::new(),
         });
     }
+    aws.set_interfaces(interfaces);
 }
 
 impl World {

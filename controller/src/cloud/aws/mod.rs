@@ -7,6 +7,7 @@ pub mod annotations;
 pub mod attributes;
 pub mod client;
 mod health;
+pub mod interfaces;
 mod listed;
 pub mod model;
 pub mod names;

@@ -10,6 +10,7 @@ use onehop_core::crd::Scheme;
 use onehop_core::id::{Cidr, ServiceKey, ServiceUid};
 use onehop_core::time::Time;
 
+use super::interfaces::Carried;
 use super::names::{self, Tags};
 
 /// Defines an enum whose values are words of the API.
@@ -356,8 +357,10 @@ pub struct Observed {
     pub backend: Option<SecurityGroup>,
     /// The network.
     pub network: Arc<Network>,
-    /// The security group of the machines and the rules there, where targets' rules go.
+    /// The security groups that targets carry, and the rules there: where targets' rules go (AWS-310).
     pub node_groups: Vec<SecurityGroup>,
+    /// Those of them that were chosen among several (AWS-311).
+    pub chosen_groups: Vec<Carried>,
     /// What aws-load-balancer-controller has made for the Service and nobody has taken over.
     pub peer: PeerStack,
 }

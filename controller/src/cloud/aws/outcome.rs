@@ -7,6 +7,7 @@ use onehop_core::id::Protocol;
 use onehop_core::time::Time;
 
 use super::annotations::{self, keys};
+use super::interfaces::Carried;
 use super::listed::cuts_unhealthy;
 use super::model::{Balancer, BalancerState, Group, HealthState, Observed, Tagged};
 use super::settings::Settings;
@@ -51,6 +52,7 @@ pub(super) fn outcome(settings: &Settings, intent: &Intent, seen: &Observed, now
     let mut notices = left_out;
     notices.extend(alike(intent, seen));
     notices.extend(other_name(settings, intent, seen));
+    notices.extend(seen.chosen_groups.iter().map(chosen));
     if let Ok(stack) = &built {
         notices.extend(no_room_to_move(stack, intent, seen));
     }
@@ -92,6 +94,21 @@ fn slow_to_leave(intent: &Intent, port: &LoadBalancerPort, group: &Group) -> Opt
         ),
         degrades: false,
     })
+}
+
+/// AWS-311: which of several security groups of a target takes its rules.
+fn chosen(carried: &Carried) -> Notice {
+    let among: Vec<&str> = carried.among.iter().map(String::as_str).collect();
+    Notice {
+        reason: "SecurityGroupAmbiguous",
+        message: format!(
+            "targets carry the security groups {} and not exactly one of them has the tag of the cluster: rules go to {}; \
+             tag the one that is to take them with kubernetes.io/cluster/<cluster name> and no other one",
+            among.join(", "),
+            carried.group
+        ),
+        degrades: false,
+    }
 }
 
 /// AWS-115: load balancers of which nothing tells which one replaces the other one.

@@ -56,6 +56,21 @@ pub struct Machine {
     pub address: IpAddr,
     /// Its zone.
     pub zone: String,
+    /// Security groups of its primary interface; none: the account's first.
+    pub security_groups: Vec<String>,
+}
+
+/// A network interface beside the machines' primary ones: a pod's own, or one more of a machine.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// `eni-…`.
+    pub id: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Ranges that are assigned to it.
+    pub prefixes: Vec<IpNet>,
+    /// Its security groups.
+    pub security_groups: Vec<String>,
 }
 
 /// A load balancer's own side.
@@ -172,6 +187,7 @@ pub(super) struct Account {
     pub(super) ranges: Vec<IpNet>,
     pub(super) subnets: BTreeMap<String, SubnetSetup>,
     pub(super) machines: BTreeMap<String, Machine>,
+    pub(super) interfaces: Vec<Interface>,
     pub(super) security_groups: BTreeMap<String, SecurityGroup>,
     pub(super) balancers: BTreeMap<String, Balancer>,
     pub(super) groups: BTreeMap<String, Group>,
@@ -214,6 +230,7 @@ impl Account {
                 .into_iter()
                 .map(|m| (m.id.clone(), m))
                 .collect(),
+            interfaces: Vec::new(),
             security_groups: setup.security_groups.into_iter().map(group).collect(),
             balancers: BTreeMap::new(),
             groups: BTreeMap::new(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::account::{RuleKey, SecurityGroup};
+use super::account::{Interface, RuleKey, SecurityGroup};
 use super::error::Refusal;
 use super::tags;
 use super::xml::{el, items, wrap};
@@ -22,6 +22,7 @@ impl Call<'_> {
             "DescribeVpcs" => self.vpcs(),
             "DescribeSubnets" => self.describe_subnets(),
             "DescribeSecurityGroups" => self.describe_security_groups(),
+            "DescribeNetworkInterfaces" => self.describe_network_interfaces(),
             "CreateSecurityGroup" => self.create_security_group(),
             "DeleteSecurityGroup" => self.delete_security_group(),
             "AuthorizeSecurityGroupIngress" => self.authorize(),
@@ -125,6 +126,35 @@ impl Call<'_> {
             );
         }
         Ok(items("securityGroupInfo", all.into_iter()))
+    }
+
+    /// Each machine's primary interface, and all others.
+    fn describe_network_interfaces(&self) -> Answer {
+        if !self.passes(&self.account.vpc, &BTreeMap::new())? {
+            return Ok(items("networkInterfaceSet", std::iter::empty()));
+        }
+        let account = &self.account;
+        let first = || account.security_groups.values().find(|g| !g.made_by_call);
+        let machines = account.machines.values().map(|machine| {
+            let mut groups = machine.security_groups.clone();
+            if groups.is_empty() {
+                groups.extend(first().map(|group| group.id.clone()));
+            }
+            let attachment = el("instanceId", &machine.id) + &el("deviceIndex", 0);
+            let own = Interface {
+                id: machine.id.replacen("i-", "eni-", 1),
+                addresses: vec![machine.address],
+                prefixes: Vec::new(),
+                security_groups: groups,
+            };
+            interface(&account.vpc, &own) + &wrap("attachment", attachment)
+        });
+        let others = account
+            .interfaces
+            .iter()
+            .map(|one| interface(&account.vpc, one));
+        let all: Vec<String> = machines.chain(others).collect();
+        Ok(items("networkInterfaceSet", all.into_iter()))
     }
 
     fn create_security_group(&mut self) -> Answer {
@@ -326,6 +356,42 @@ impl Call<'_> {
         }
         Ok((id, rules))
     }
+}
+
+fn interface(vpc: &str, of: &Interface) -> String {
+    let four = of.addresses.iter().filter(|address| address.is_ipv4());
+    let six = of.addresses.iter().filter(|address| address.is_ipv6());
+    let prefixes = of.prefixes.iter();
+    [
+        el("networkInterfaceId", &of.id),
+        el("vpcId", vpc),
+        items(
+            "groupSet",
+            of.security_groups.iter().map(|id| el("groupId", id)),
+        ),
+        items(
+            "privateIpAddressesSet",
+            four.map(|address| el("privateIpAddress", address)),
+        ),
+        items(
+            "ipv6AddressesSet",
+            six.map(|address| el("ipv6Address", address)),
+        ),
+        items(
+            "ipv4PrefixSet",
+            prefixes
+                .clone()
+                .filter(|range| range.addr().is_ipv4())
+                .map(|range| el("ipv4Prefix", range)),
+        ),
+        items(
+            "ipv6PrefixSet",
+            prefixes
+                .filter(|range| range.addr().is_ipv6())
+                .map(|range| el("ipv6Prefix", range)),
+        ),
+    ]
+    .concat()
 }
 
 fn permission((rule, description): (&RuleKey, &String)) -> String {

@@ -38,7 +38,7 @@ use account::Account;
 use error::Refusal;
 use form::Form;
 
-pub use account::{Machine, Setup, SubnetSetup};
+pub use account::{Interface, Machine, Setup, SubnetSetup};
 pub use rights::Rights;
 pub use rules::{OnRules, Rules};
 
@@ -90,6 +90,11 @@ impl Aws {
     /// Both APIs.
     pub fn router(self) -> Router {
         Router::new().fallback(handle).with_state(self)
+    }
+
+    /// Sets the network interfaces that there are beside the machines' primary ones.
+    pub fn set_interfaces(&self, interfaces: Vec<Interface>) {
+        self.account().interfaces = interfaces;
     }
 
     /// Adds a machine, as an autoscaling group would.

@@ -183,6 +183,7 @@ fn account(zones: &[String]) -> Setup {
         id: format!("i-{n:017x}"),
         address: Ipv4Addr::new(10, 0, n, 11).into(),
         zone: zone.clone(),
+        security_groups: Vec::new(),
     };
     let of_nodes = [tag("kubernetes.io/cluster/e2e", "owned")];
     Setup {

@@ -5,6 +5,7 @@ mod convert;
 mod duplicate;
 pub mod ec2;
 pub mod elb;
+mod entries;
 mod error;
 mod make;
 mod register;
@@ -65,6 +66,8 @@ pub struct Access {
     pub credentials: Option<SharedCredentialsProvider>,
     /// How many calls a second (AWS-711).
     pub limits: Limits,
+    /// Tags, beside the cluster's, of the security group that takes a target's rules where it carries several (AWS-311).
+    pub target_group_tags: names::Tags,
 }
 
 /// The client.
@@ -76,6 +79,7 @@ pub struct Client {
     clock: Clock,
     install: InstallId,
     cluster: String,
+    target_group_tags: names::Tags,
     vpc: String,
     region: String,
     store: Mutex<Store>,
@@ -135,6 +139,7 @@ impl Client {
             clock,
             install,
             cluster,
+            target_group_tags: access.target_group_tags,
             vpc: access.vpc,
             region,
             store: Mutex::default(),
@@ -183,7 +188,29 @@ impl Client {
                 }
             }
         }
+        self.read_interfaces(service, now).await;
         Ok(self.known(service))
+    }
+
+    /// Where a target has come whose interface is not known: one read for all that wait for it (AWS-706).
+    async fn read_interfaces(&self, service: &ServiceKey, now: Time) {
+        let due = || self.store().interfaces_due(&self.install, service, now);
+        if !due() {
+            return;
+        }
+        let _turn = self.listing.lock().await;
+        if due() {
+            // With the security groups that they carry, which may be as new.
+            let (interfaces, security) = futures::join!(
+                self.ec2.interfaces(&self.throttle, &self.vpc),
+                self.ec2.security_groups(&self.throttle, &self.vpc),
+            );
+            let mut store = self.store();
+            if let Some(groups) = told(security) {
+                store.security_read(groups, now);
+            }
+            store.interfaces_read(told(interfaces), now);
+        }
     }
 
     /// Attributes of what the peer has made: compared before it is taken over, and read but once for that. Its targets are
@@ -213,7 +240,8 @@ impl Client {
     }
 
     fn known(&self, service: &ServiceKey) -> Observed {
-        self.store().observed(&self.install, &self.cluster, service)
+        let cluster = (self.cluster.as_str(), &self.target_group_tags);
+        self.store().observed(&self.install, cluster, service)
     }
 
     /// What a load balancer lacks in the store.
@@ -282,12 +310,13 @@ impl Client {
     async fn list(&self) -> Result<(), CloudError> {
         let began = self.clock.now();
         let throttle = &self.throttle;
-        let (balancers, groups, subnets, ranges, security) = futures::join!(
+        let (balancers, groups, subnets, ranges, security, interfaces) = futures::join!(
             self.elb.balancers(throttle, &self.vpc),
             self.elb.groups(throttle, &self.vpc),
             self.ec2.subnets(throttle, &self.vpc),
             self.ec2.vpc_ranges(throttle, &self.vpc),
             self.ec2.security_groups(throttle, &self.vpc),
+            self.ec2.interfaces(throttle, &self.vpc),
         );
         let (mut balancers, mut groups, security) = (balancers?, groups?, security?);
         let arns = balancers
@@ -319,7 +348,8 @@ impl Client {
                 subnets: subnets?.into_iter().map(|s| (s.id.clone(), s)).collect(),
                 named_groups: named(&security),
             },
-            security_groups: security.into_iter().map(|g| (g.id.clone(), g)).collect(),
+            security_groups: security,
+            interfaces: told(interfaces),
         };
         self.store().listed(listing, began);
         Ok(())
@@ -413,6 +443,14 @@ fn owner_words(tags: &names::Tags) -> String {
     } else {
         all.join(", ")
     }
+}
+
+/// A read without which everything goes on as before: rules of security groups never stop a registration (AWS-312).
+fn told<T>(read: Result<T, CloudError>) -> Option<T> {
+    read.inspect_err(|error| {
+        tracing::warn!(%error, "rules go where they went before, or to the security group with the cluster's tag");
+    })
+    .ok()
 }
 
 /// Whether an answer to an idempotent create is ours (AWS-116): it may be somebody else's object.

@@ -96,6 +96,7 @@ impl Client {
             ("DescribeVpcs", of(&[])),
             ("DescribeSubnets", of(&[])),
             ("DescribeSecurityGroups", of(&[])),
+            ("DescribeNetworkInterfaces", of(&[])),
             ("CreateSecurityGroup", create),
             ("DeleteSecurityGroup", of(&[("GroupId", NO_GROUP)])),
             ("AuthorizeSecurityGroupIngress", rule.clone()),

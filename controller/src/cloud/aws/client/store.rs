@@ -9,6 +9,7 @@ use std::time::Duration;
 use onehop_core::id::{InstallId, ServiceKey};
 use onehop_core::time::Time;
 
+use crate::cloud::aws::interfaces::{Carried, Interface, Interfaces};
 use crate::cloud::aws::model::{
     Attributes, Balancer, Group, HealthState, Network, Observed, PeerStack, RefusedTarget,
     SecurityGroup, Tagged, TargetHealth, TargetId,
@@ -107,10 +108,12 @@ pub struct Listing {
     pub balancers: BTreeMap<String, Balancer>,
     /// Groups of this install and of the peer, by ARN.
     pub groups: BTreeMap<String, Group>,
-    /// All security groups of the VPC, by id.
-    pub security_groups: BTreeMap<String, SecurityGroup>,
+    /// All security groups of the VPC.
+    pub security_groups: Vec<SecurityGroup>,
     /// The network.
     pub network: Network,
+    /// Interfaces of the VPC; none without an answer.
+    pub interfaces: Option<Vec<Interface>>,
 }
 
 /// Whether targets are due for a read.
@@ -138,6 +141,8 @@ pub struct Store {
     /// Security groups, by id.
     pub security_groups: Shelf<SecurityGroup>,
     network: Arc<Network>,
+    /// Interfaces of targets.
+    interfaces: Interfaces,
     /// Since when nothing has needed our shared group.
     idle_since: Option<Time>,
     /// Attributes of listeners as our own calls left them, by ARN: listeners are read anew without.
@@ -175,26 +180,53 @@ impl Store {
             new.read_at = old.read_at;
             new.refused.clone_from(&old.refused);
         });
-        self.security_groups
-            .listed(listing.security_groups, began, |_, _| {});
+        self.security_read(listing.security_groups, began);
         self.network = Arc::new(listing.network);
+        self.interfaces.listed(listing.interfaces, began);
+        self.interfaces.not_found(targets(self.groups.values()));
         self.listed_at = Some(began);
     }
 
-    /// What is known of a Service.
-    pub fn observed(&self, install: &InstallId, cluster: &str, service: &ServiceKey) -> Observed {
+    /// Takes in a read of all security groups that began at `began`.
+    pub fn security_read(&mut self, all: Vec<SecurityGroup>, began: Time) {
+        let by_id = all.into_iter().map(|group| (group.id.clone(), group));
+        self.security_groups
+            .listed(by_id.collect(), began, |_, _| {});
+    }
+
+    /// Takes in a read of all interfaces that began at `began`; without an answer what was known stays.
+    pub fn interfaces_read(&mut self, all: Option<Vec<Interface>>, began: Time) {
+        self.interfaces.read(all, began);
+        self.interfaces.not_found(targets(self.groups.values()));
+    }
+
+    /// Whether interfaces of a Service's targets are to be read: some are not known, and may be by now.
+    pub fn interfaces_due(&self, install: &InstallId, service: &ServiceKey, now: Time) -> bool {
+        let groups = self.groups.values();
+        let groups = groups.filter(|group| is_of(*group, install, service));
+        self.interfaces.is_due(targets(groups), now)
+    }
+
+    /// What is known of a Service. `cluster` is its name with further tags of its machines' security groups.
+    pub fn observed(
+        &self,
+        install: &InstallId,
+        cluster: (&str, &names::Tags),
+        service: &ServiceKey,
+    ) -> Observed {
         let security = self.security_groups.values();
         let of_service = |group: &&SecurityGroup| is_of(*group, install, service);
         let backend = security
             .clone()
             .find(|group| is_ours(*group, install) && group.resource() == names::BACKEND_GROUP);
-        let tag = format!("kubernetes.io/cluster/{cluster}");
-        let mut nodes: Vec<_> = security
-            .clone()
-            .filter(|g| g.tags.contains_key(&tag))
+        let groups: Vec<Group> = self
+            .groups
+            .values()
+            .filter(|g| is_of(*g, install, service))
             .cloned()
             .collect();
-        nodes.sort_by(|a, b| a.id.cmp(&b.id));
+        let ids: Vec<&str> = targets(groups.iter()).collect();
+        let (node_groups, chosen_groups) = self.carried(cluster, &ids);
         Observed {
             balancers: self
                 .balancers
@@ -202,18 +234,40 @@ impl Store {
                 .filter(|b| is_of(*b, install, service))
                 .cloned()
                 .collect(),
-            groups: self
-                .groups
-                .values()
-                .filter(|g| is_of(*g, install, service))
-                .cloned()
-                .collect(),
+            groups,
             security_groups: security.filter(of_service).cloned().collect(),
             backend: backend.cloned(),
             network: Arc::clone(&self.network),
-            node_groups: nodes,
-            peer: self.peer_stack(cluster, service),
+            node_groups,
+            chosen_groups,
+            peer: self.peer_stack(cluster.0, service),
         }
+    }
+
+    /// The security groups that targets carry, and which of them were chosen among several. As long as the interface of any
+    /// target is not known, the one with the cluster's tag is among them (AWS-310, AWS-311).
+    fn carried(
+        &self,
+        (cluster, more): (&str, &names::Tags),
+        targets: &[&str],
+    ) -> (Vec<SecurityGroup>, Vec<Carried>) {
+        let tag = format!("kubernetes.io/cluster/{cluster}");
+        let group = |id: &str| self.security_groups.get(id);
+        let is_tagged = |group: &SecurityGroup| {
+            let has = |(key, value): (&String, &String)| group.tags.get(key) == Some(value);
+            group.tags.contains_key(&tag) && more.iter().all(has)
+        };
+        let tagged = |id: &str| group(id).is_some_and(is_tagged);
+        let carried = self.interfaces.carried(targets.iter().copied(), tagged);
+        let mut ids: BTreeSet<&str> = carried.iter().map(|one| one.group.as_str()).collect();
+        if targets.is_empty() || targets.iter().any(|id| self.interfaces.of(id).is_none()) {
+            // The first by id, so the same one each time.
+            let tagged = self.security_groups.values().filter(|g| is_tagged(g));
+            ids.extend(tagged.map(|group| group.id.as_str()).min());
+        }
+        let all = ids.into_iter().filter_map(group).cloned().collect();
+        let chosen = carried.into_iter().filter(|one| !one.among.is_empty());
+        (all, chosen.collect())
     }
 
     /// What the peer has made for a Service.
@@ -448,80 +502,15 @@ pub fn is_ours(object: &dyn Tagged, install: &InstallId) -> bool {
         .is_some_and(|id| id == install.as_str())
 }
 
+/// Ids of all targets of these groups.
+fn targets<'a>(groups: impl Iterator<Item = &'a Group>) -> impl Iterator<Item = &'a str> {
+    let targets = groups.flat_map(|group| group.targets.iter().flatten());
+    targets.map(|(target, _)| target.id.as_str())
+}
+
 fn is_of(object: &dyn Tagged, install: &InstallId, service: &ServiceKey) -> bool {
     is_ours(object, install) && object.service().as_ref() == Some(service)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cloud::aws::model::Subnet;
-
-    #[test]
-    fn aws704_attributes_are_read_about_once_an_hour_and_not_all_at_a_time() {
-        let mut store = Store::default();
-        let arns: Vec<String> = (0..100).map(|n| format!("arn:{n}")).collect();
-        let start = Time::from_millis(0);
-        let mut reads: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
-        let mut most = 0;
-        for minute in 0..180 {
-            let now = start + Duration::from_mins(minute);
-            let due: Vec<_> = arns
-                .iter()
-                .filter(|arn| store.attributes_due(arn, now))
-                .collect();
-            most = most.max(due.len());
-            for arn in due {
-                reads.entry(arn).or_default().push(now.as_millis());
-            }
-        }
-        assert_eq!(reads.len(), 100, "AWS-704");
-        assert!(most <= 20, "AWS-704: {most} in one minute");
-        let hour = i64::try_from(ATTRIBUTES.as_millis()).unwrap();
-        let apart = reads.values().flat_map(|at| at.windows(2));
-        let apart: Vec<i64> = apart.map(|two| two[1] - two[0]).collect();
-        assert!(apart.len() >= 100, "AWS-704: {}", apart.len());
-        assert!(apart.iter().all(|ms| *ms == hour), "AWS-704");
-    }
-
-    #[test]
-    fn aws206_a_subnet_that_was_refused_has_no_room_until_the_next_listing() {
-        let subnet = |id: &str| {
-            let subnet = Subnet {
-                id: id.to_owned(),
-                zone: "a".to_owned(),
-                cidr: None,
-                ipv6: Vec::new(),
-                free: 100,
-                tags: BTreeMap::new(),
-                public: None,
-            };
-            (id.to_owned(), subnet)
-        };
-        let mut store = Store::default();
-        let listing = || Listing {
-            network: Network {
-                subnets: ["subnet-1", "subnet-2"].map(subnet).into(),
-                ..Network::default()
-            },
-            ..Listing::default()
-        };
-        let now = Time::from_millis(0);
-        store.listed(listing(), now);
-        store.subnets_refused("InvalidSubnet: Not enough IP space available in subnet-2");
-        let free = |store: &Store, id: &str| store.network.subnets[id].free;
-        assert_eq!(
-            (free(&store, "subnet-1"), free(&store, "subnet-2")),
-            (100, 0),
-            "AWS-206"
-        );
-        assert!(store.listed_at.is_some());
-        store.listed(listing(), now);
-        assert_eq!(free(&store, "subnet-2"), 100, "AWS-714: a cache is dropped");
-        store.subnets_refused("InvalidSubnet: no free addresses");
-        assert_eq!(
-            store.listed_at, None,
-            "AWS-206: which one is found by looking"
-        );
-    }
-}
+mod tests;

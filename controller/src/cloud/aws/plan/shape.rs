@@ -72,23 +72,21 @@ impl Planner<'_> {
         }
     }
 
-    /// Rules on targets: authorised on the group that the machines carry (AWS-310, AWS-311). What no Service
-    /// needs any more is taken away by the book of all Services' rules, not here (AWS-321).
+    /// Rules on targets: authorised on each group that targets carry (AWS-310, AWS-311). What no Service needs any more is
+    /// taken away by the book of all Services' rules, not here (AWS-321).
     pub(super) fn target_rules(&mut self, stack: &Stack) {
-        let Some(on) = self.seen.node_groups.first() else {
-            return;
-        };
-        // A rule of somebody else with the same reach does as well, and could not be doubled (AWS-332).
-        let missing: Vec<_> = wanted::target_rules(self.settings, stack, self.seen)
-            .into_iter()
-            .filter(|rule| !on.rules.contains_key(rule))
-            .collect();
-        if !missing.is_empty() {
-            self.steps.push(AwsStep::Authorize {
-                group: on.name.clone(),
-                id: Some(on.id.clone()),
-                rules: missing,
-            });
+        let wanted = wanted::target_rules(self.settings, stack, self.seen);
+        for on in &self.seen.node_groups {
+            // A rule of somebody else with the same reach does as well, and could not be doubled (AWS-332).
+            let missing = wanted.iter().filter(|rule| !on.rules.contains_key(rule));
+            let missing: Vec<Rule> = missing.cloned().collect();
+            if !missing.is_empty() {
+                self.steps.push(AwsStep::Authorize {
+                    group: on.name.clone(),
+                    id: Some(on.id.clone()),
+                    rules: missing,
+                });
+            }
         }
     }
 

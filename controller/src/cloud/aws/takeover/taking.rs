@@ -11,7 +11,7 @@ use crate::cloud::aws::model::{Observed, Rule, RuleSource, SecurityGroup};
 use crate::cloud::aws::names::{self, Tags};
 use crate::cloud::aws::plan::missing_tags;
 use crate::cloud::aws::settings::PeerServices;
-use crate::cloud::aws::stack::{Stack, TargetSource};
+use crate::cloud::aws::stack::{Stack, TargetRule, TargetSource};
 use crate::cloud::aws::step::{AwsStep, BalancerChange, GroupChange};
 use crate::cloud::aws::wanted;
 use crate::plan::custody::{Act, Handover};
@@ -68,7 +68,7 @@ fn taken(balancer: &crate::cloud::aws::model::Balancer) -> Option<onehop_core::t
 }
 
 /// What stops a take-over, with what would let it go on.
-fn blocked(of: Situation<'_>, compared: &Compared, halves: &[Rule]) -> Vec<String> {
+fn blocked(of: Situation<'_>, compared: &Compared, halves: &[Halves<'_>]) -> Vec<String> {
     let mut blocked = Vec::new();
     if of.settings.take_over.peer == PeerServices::MayAct {
         blocked.push(peer_may_act());
@@ -82,9 +82,10 @@ fn blocked(of: Situation<'_>, compared: &Compared, halves: &[Rule]) -> Vec<Strin
         ));
     }
     // AWS-131.
-    if let Some(on) = of.seen.node_groups.first()
-        && on.rules.len() + halves.len() > RULES
-    {
+    for (on, halves) in halves {
+        if on.rules.len() + halves.len() <= RULES {
+            continue;
+        }
         blocked.push(format!(
             "security group {} has {} rules of at most {RULES}, and {} more are needed: make room there",
             on.id,
@@ -95,31 +96,40 @@ fn blocked(of: Situation<'_>, compared: &Compared, halves: &[Rule]) -> Vec<Strin
     blocked
 }
 
+/// A security group of targets with the rules that it needs before the peer revokes its own.
+type Halves<'a> = (&'a SecurityGroup, Vec<Rule>);
+
 /// AWS-131: rules that the peer revokes with its binding, of ranges, in two halves each: the whole would be a duplicate.
-fn halves(seen: &Observed, stack: &Stack) -> Vec<Rule> {
-    let Some(on) = seen.node_groups.first() else {
+fn halves<'a>(seen: &'a Observed, stack: &Stack) -> Vec<Halves<'a>> {
+    let of_group = seen.node_groups.iter().map(|on| {
+        let halves = stack
+            .target_rules
+            .iter()
+            .flat_map(|rule| halves_of(on, rule));
+        (on, halves.collect())
+    });
+    let any = |(_, halves): &Halves<'_>| !halves.is_empty();
+    of_group.filter(any).collect()
+}
+
+fn halves_of(on: &SecurityGroup, rule: &TargetRule) -> Vec<Rule> {
+    let TargetSource::Range(RuleSource::Cidr(range)) = &rule.source else {
         return Vec::new();
     };
-    let mut all = Vec::new();
-    for rule in &stack.target_rules {
-        let TargetSource::Range(RuleSource::Cidr(range)) = &rule.source else {
-            continue;
-        };
-        let of = |range: Cidr| Rule {
-            protocol: rule.protocol,
-            from: rule.from.into(),
-            to: rule.to.into(),
-            source: RuleSource::Cidr(range),
-        };
-        let whole = of(*range);
-        let foreign = on.rules.contains_key(&whole);
-        let net = range.net();
-        // A single address has no halves: the peer's rule of it is left to the drift pass.
-        let halves = net.subnets(net.prefix_len() + 1).into_iter().flatten();
-        let halves = halves.map(|half| of(half.into()));
-        all.extend(halves.filter(|half| foreign && !on.rules.contains_key(half)));
+    let of = |range: Cidr| Rule {
+        protocol: rule.protocol,
+        from: rule.from.into(),
+        to: rule.to.into(),
+        source: RuleSource::Cidr(range),
+    };
+    if !on.rules.contains_key(&of(*range)) {
+        return Vec::new();
     }
-    all
+    let net = range.net();
+    // A single address has no halves: the peer's rule of it is left to the drift pass.
+    let halves = net.subnets(net.prefix_len() + 1).into_iter().flatten();
+    let halves = halves.map(|half| of(half.into()));
+    halves.filter(|half| !on.rules.contains_key(half)).collect()
 }
 
 /// The cloud's part, phase by phase: each begins when nothing is left to do of those before it.
@@ -128,16 +138,14 @@ fn phases(
     view: &Observed,
     stack: &Stack,
     compared: &Compared,
-    halves: &[Rule],
+    halves: &[Halves<'_>],
 ) -> [Vec<AwsStep>; 4] {
     let mut rules = compared.ours.clone();
-    if let Some(on) = of.seen.node_groups.first().filter(|_| !halves.is_empty()) {
-        rules.push(AwsStep::Authorize {
-            group: on.name.clone(),
-            id: Some(on.id.clone()),
-            rules: halves.to_vec(),
-        });
-    }
+    rules.extend(halves.iter().map(|(on, halves)| AwsStep::Authorize {
+        group: on.name.clone(),
+        id: Some(on.id.clone()),
+        rules: halves.clone(),
+    }));
     [
         rules,
         attach(of, view, stack).into_iter().collect(),

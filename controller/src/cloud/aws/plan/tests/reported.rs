@@ -79,7 +79,7 @@ fn ai37_aws756_a_group_that_another_load_balancer_uses_is_left_to_it() {
 }
 
 #[test]
-fn ai39_ai_h02_aws311_aws312_two_groups_on_the_machines_are_no_reason_not_to_register() {
+fn ai39_ai_h02_aws312_several_groups_of_targets_are_no_reason_not_to_register() {
     let mut model = empty();
     let second = SecurityGroup {
         id: "sg-other".to_owned(),
@@ -101,7 +101,11 @@ fn ai39_ai_h02_aws311_aws312_two_groups_on_the_machines_are_no_reason_not_to_reg
             _ => None,
         })
         .collect();
-    assert_eq!(on, ["sg-nodes"], "AWS-311: the same one each time");
+    assert_eq!(
+        on,
+        ["sg-nodes", "sg-other"],
+        "AI-39: on each that targets carry"
+    );
     let members = plan.runnable(Lane::Members);
     assert_eq!(members.len(), 1, "AWS-312: it waits for no rule: {plan}");
     assert!(members[0].after.is_empty(), "AWS-312: {plan}");
