@@ -54,13 +54,12 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Takes in a read that began at `began`; without an answer what was known stays.
-    pub fn listed(&mut self, all: Option<Vec<Interface>>, began: Time) {
+    /// Targets that were not found before are looked for as if they were new.
+    pub fn look_again(&mut self) {
         self.unknown.clear();
-        self.read(all, began);
     }
 
-    /// The same between two listings of everything, for targets that were not known.
+    /// Takes in a read that began at `began`; without an answer what was known stays.
     pub fn read(&mut self, all: Option<Vec<Interface>>, began: Time) {
         let Some(all) = all else {
             self.read_at = Some(began);
@@ -248,7 +247,8 @@ mod tests {
             "AWS-312: no answer takes nothing away"
         );
         assert!(!due(&all, "i-later", 210), "nor is asked for again at once");
-        all.listed(None, at(300));
+        all.look_again();
+        all.read(None, at(300));
         assert!(
             due(&all, "i-new", 400),
             "with the next listing of everything"

@@ -13,6 +13,8 @@ use sha2::{Digest, Sha256};
 use super::model::{CheckProtocol, GroupProtocol, TargetType};
 use super::settings::{Flavour, Settings};
 
+/// What stands before the cluster's name in the tag of everything that belongs to it.
+pub const CLUSTER_TAG: &str = "kubernetes.io/cluster/";
 /// Install that made the object.
 pub const INSTALL: &str = "onehop.dev/install";
 /// Cluster of that install.

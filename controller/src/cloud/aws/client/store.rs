@@ -182,8 +182,8 @@ impl Store {
         });
         self.security_read(listing.security_groups, began);
         self.network = Arc::new(listing.network);
-        self.interfaces.listed(listing.interfaces, began);
-        self.interfaces.not_found(targets(self.groups.values()));
+        self.interfaces.look_again();
+        self.interfaces_read(listing.interfaces, began);
         self.listed_at = Some(began);
     }
 
@@ -251,7 +251,7 @@ impl Store {
         (cluster, more): (&str, &names::Tags),
         targets: &[&str],
     ) -> (Vec<SecurityGroup>, Vec<Carried>) {
-        let tag = format!("kubernetes.io/cluster/{cluster}");
+        let tag = format!("{}{cluster}", names::CLUSTER_TAG);
         let group = |id: &str| self.security_groups.get(id);
         let is_tagged = |group: &SecurityGroup| {
             let has = |(key, value): (&String, &String)| group.tags.get(key) == Some(value);

@@ -9,12 +9,12 @@ use onehop_core::crd::Scheme;
 use super::{Builder, Mapping};
 use crate::cloud::aws::annotations::keys;
 use crate::cloud::aws::model::{IpType, Subnet};
+use crate::cloud::aws::names::CLUSTER_TAG;
 use crate::cloud::aws::resolve::refusal;
 use crate::plan::{Notice, Refusal};
 
 /// Fewest free addresses of a discovered subnet (AWS-201).
 const FREE: u32 = 8;
-const CLUSTER_TAG: &str = "kubernetes.io/cluster/";
 
 impl Builder<'_> {
     pub(super) fn subnets(
